@@ -1,0 +1,97 @@
+"""The noun Plan: a sequence of op numbers, with repetitions, and what is promised of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lowtide.errors import InvalidPlan
+
+FORMAT = "lowtide plan 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least time proven possible at the plan's budget.
+
+    time   nanoseconds of the whole step; no plan within the budget is faster
+    by     who proved it, and over which plans it holds
+    """
+
+    time: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which op runs when; an op that stands twice is recomputed, and dropping is implied.
+
+    runs       op numbers in order
+    budget     bytes the timeline was allowed (static bytes not among them)
+    peak       promised peak of the timeline, bytes
+    time       promised time of all runs, nanoseconds
+    planner    who made it
+    searched   the class of plans it is the best of, in words
+    program    fingerprint of the Program it is for
+    bound      see Bound
+    """
+
+    runs: tuple[int, ...]
+    budget: int
+    peak: int
+    time: int
+    planner: str
+    searched: str
+    program: str
+    bound: Bound
+
+    @property
+    def gap(self) -> int:
+        """Nanoseconds between this plan and the bound; 0 is proven optimal."""
+        return self.time - self.bound.time
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object."""
+        return {"format": FORMAT, **asdict(self), "runs": list(self.runs)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """The plan that `to_json` wrote."""
+        if data.get("format") != FORMAT:
+            raise InvalidPlan(f"not a plan: its format is {data.get('format')!r}, not {FORMAT!r}")
+        try:
+            facts = {name: data[name] for name in cls.__slots__}
+            return cls(**{**facts, "runs": tuple(data["runs"]), "bound": Bound(**data["bound"])})
+        except (KeyError, TypeError) as error:
+            raise InvalidPlan(f"not a plan: {error}") from error
+
+    def __str__(self) -> str:
+        facts = self.to_json()
+        lines = [FORMAT]
+        lines += [f"{name} {json.dumps(facts[name])}" for name in self.__slots__]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """The plan that `str` printed as `text`."""
+        first, _, rest = text.partition("\n")
+        facts: dict[str, Any] = {"format": first}
+        for number, line in enumerate(rest.splitlines(), start=2):
+            name, _, word = line.partition(" ")
+            try:
+                facts[name] = json.loads(word)
+            except json.JSONDecodeError as error:
+                raise InvalidPlan(f"line {number}: {name!r} is not followed by a value") from error
+        return cls.from_json(facts)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file, to be read by `Plan.load`."""
+        Path(path).write_text(str(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """The plan that `save` wrote to `path`."""
+        return cls.parse(Path(path).read_text())

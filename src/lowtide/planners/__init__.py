@@ -1,0 +1,1 @@
+"""Planners turn a Program and a budget into a Plan. None needs torch, and none imports the referee."""
