@@ -297,9 +297,7 @@ def _check(program: Program) -> None:
     values, ops = program.values, program.ops
     for i, value in enumerate(values):
         if not isinstance(value.bytes, int) or value.bytes < 0:
-            raise InvalidProgram(
-                f"value {i} ({value.name}): bytes is {value.bytes!r}, not a whole number >= 0"
-            )
+            raise InvalidProgram(f"value {i} ({value.name}): bytes is {value.bytes!r}, not a whole number >= 0")
     made = [value.role is Role.STATIC for value in values]
     written = [False] * len(values)
     backward = False

@@ -68,9 +68,7 @@ def _check_counts(program: Program, order: NDArray[np.int64], counts: NDArray[np
     if again.size:
         op = int(again[0])
         at = int(np.flatnonzero(order == op)[1])
-        raise InvalidPlan(
-            f"run {at}: op {op} ({program.ops[op].name}) runs again: {program.ops[op].once}", at
-        )
+        raise InvalidPlan(f"run {at}: op {op} ({program.ops[op].name}) runs again: {program.ops[op].once}", at)
 
 
 def _timeline(program: Program, arrays: Arrays, order: NDArray[np.int64]) -> NDArray[np.int64]:
