@@ -1,0 +1,1 @@
+"""Independent judges for tests; none shares code with what it judges."""
