@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lowtide.budget import show
 from lowtide.errors import InvalidPlan
 
 FORMAT = "lowtide plan 1"
@@ -37,6 +38,7 @@ class Plan:
     searched   the class of plans it is the best of, in words
     program    fingerprint of the Program it is for
     bound      see Bound
+    static     bytes alive all along and not in the timeline: parameters, buffers, the batch, what the optimizer holds
     """
 
     runs: tuple[int, ...]
@@ -47,11 +49,36 @@ class Plan:
     searched: str
     program: str
     bound: Bound
+    static: int = 0
 
     @property
     def gap(self) -> int:
         """Nanoseconds between this plan and the bound; 0 is proven optimal."""
         return self.time - self.bound.time
+
+    @property
+    def total(self) -> int:
+        """Promised peak of all memory: the timeline's and what is static."""
+        return self.static + self.peak
+
+    @property
+    def reruns(self) -> int:
+        """How many runs are repetitions."""
+        return len(self.runs) - len(set(self.runs))
+
+    def summary(self) -> str:
+        """What was chosen and what it promises, for people."""
+        least = self.bound.time
+        share = f"{100 * self.gap / least:.2f} %" if least else "0 %"
+        return "\n".join(
+            [
+                f"peak      {show(self.total)} ({show(self.static)} static + {show(self.peak)} in the step)",
+                f"budget    {show(self.static + self.budget)}",
+                f"time      {self.time / 1e6:.3f} ms of kernels, {self.reruns} of {len(self.runs)} runs are reruns",
+                f"bound     {least / 1e6:.3f} ms: {self.bound.by}; the plan is {share} above it",
+                f"planner   {self.planner}: {self.searched}",
+            ]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""

@@ -1,0 +1,156 @@
+"""Every private function of PyTorch that Lowtide touches, in one place, for the releases it supports."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._C import DispatchKey
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch.fx.graph import _BoxedCodeGen
+
+# Python kernels that only make tracing possible or give views; the rest replace the kernels that eager PyTorch runs.
+_TRACING_NEEDS = {
+    "aten::broadcast_tensors",
+    "aten::empty",
+    "aten::one_hot",
+    "aten::pad_sequence",
+    "aten::tensor_split",
+    "aten::unsafe_chunk",
+}
+_REPLACING_KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+_tracing = threading.RLock()
+
+# A gradient that enters a backward function can be freed before the function returns from this release on.
+INCOMING_GRADIENTS_ARE_FREED = hasattr(torch.autograd.Function, "boxed_grads_call")
+
+
+def _replaced_ops() -> list[Any]:
+    """ATen operators for which tracing would take a Python kernel where eager PyTorch takes its own."""
+    found = []
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        if not hasattr(packet, "overloads"):
+            continue
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if op._schema.name not in _TRACING_NEEDS and any(key in op.py_kernels for key in _REPLACING_KEYS):
+                found.append(op)
+    return found
+
+
+@contextlib.contextmanager
+def eager_kernels() -> Iterator[None]:
+    """Within it, tracing records the kernels that eager PyTorch would run.
+
+    PyTorch registers Python decompositions for dropout, LSTM, interpolation, cuDNN's batch norm and others that tracing
+    takes instead of the C++ kernels; their results differ in the last bit, in memory or in speed. They are put back on
+    the way out.
+    """
+    with _tracing:
+        removed = [(op, dict(op.py_kernels)) for op in _replaced_ops()]
+        for op, _ in removed:
+            for key in _REPLACING_KEYS:
+                op.py_kernels.pop(key, None)
+            op._dispatch_cache.clear()
+        try:
+            yield
+        finally:
+            for op, kernels in removed:
+                op.py_kernels.update(kernels)
+                op._dispatch_cache.clear()
+
+
+def tracing_options(max_shapes: int) -> contextlib.AbstractContextManager[Any]:
+    """Dynamo's settings for a call that may trace: recurrent modules are traced, too many shapes are an error."""
+    import torch._dynamo
+
+    return torch._dynamo.config.patch(
+        allow_rnn=True, recompile_limit=max_shapes, fail_on_recompile_limit_hit=True, suppress_errors=False
+    )
+
+
+def compile_joint(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    partition: Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]],
+    inference: Callable[[torch.fx.GraphModule], None],
+) -> Callable[..., Any]:
+    """AOTAutograd's callable for a graph of Dynamo's, its joint graph split by `partition(joint, outputs)`.
+
+    `inference` is called with the forward graph instead where nothing in it needs a gradient.
+    """
+
+    def split(
+        joint: torch.fx.GraphModule, _: Sequence[Any], *, num_fwd_outputs: int, **__: Any
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        return partition(joint, num_fwd_outputs)
+
+    def forward_only(module: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        inference(module)
+        return boxed(module, example)
+
+    backend = aot_autograd(fw_compiler=boxed, bw_compiler=boxed, inference_compiler=forward_only, partition_fn=split)
+    with eager_kernels(), functorch_config.patch(donated_buffer=False):
+        return backend(graph, inputs)
+
+
+def boxed(module: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    """The module's generated code as a function of one list, which it empties, so that it alone holds its inputs."""
+    module.graph.set_codegen(_BoxedCodeGen())
+    module.recompile()
+    forward = module.forward
+
+    def run(args: list[Any]) -> Any:
+        return forward(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def output_descriptions(joint: torch.fx.Graph) -> list[Any]:
+    """AOTAutograd's description of each output of a joint graph."""
+    output = joint.find_nodes(op="output")[0]
+    return list(output.meta["desc"])
+
+
+def saved_description(position: int) -> Any:
+    """AOTAutograd's description of a value saved for backward."""
+    from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
+
+    return SavedForBackwardsAOTOutput(position)
+
+
+def mutated_input(description: Any) -> Any | None:
+    """The description of the input that an output of the joint graph is written back into, or None."""
+    from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+
+    return description.mutated_input if isinstance(description, InputMutationAOTOutput) else None
+
+
+def plain_tensors() -> contextlib.AbstractContextManager[Any]:
+    """Within it, calls work on real tensors though something is being traced."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+def subgraph_reason(graph: torch.fx.GraphModule) -> Any:
+    """Why Dynamo ended a graph where it did: an object with `reason`, `user_stack` and `graph_break`."""
+    return graph.compile_subgraph_reason
+
+
+def will_accumulate(node: Any) -> bool:
+    """Whether the running backward pass will reach this autograd node."""
+    return bool(torch._C._will_engine_execute_node(node))
+
+
+def accepts(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of this name."""
+    return name in inspect.signature(function).parameters

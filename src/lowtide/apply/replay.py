@@ -1,0 +1,39 @@
+"""What the generated code calls where a plain call would not do the same again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def take_state(device: torch.device) -> torch.Tensor:
+    """The state of the device's default generator."""
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)
+
+
+def set_state(device: torch.device, state: torch.Tensor) -> None:
+    """Put the device's default generator into a state."""
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)
+
+
+def draw_again(device: torch.device, state: torch.Tensor, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call with the generator in `state`; afterwards the generator stands where it stood before."""
+    present = take_state(device)
+    set_state(device, state)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        set_state(device, present)
+
+
+def record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call in grad mode, below autograd: the kernel does all it does in training, and no graph is recorded."""
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        return call(*args, **kwargs)
