@@ -42,7 +42,9 @@ def test_bytes_by_hand(given: int | str, wanted: int) -> None:
     assert type(found) is int
 
 
-@pytest.mark.parametrize(("given", "wanted"), [("80%", 800), ("100 %", 1001), ("0%", 0), ("12.5%", 125), ("AUTO", 1001)])
+@pytest.mark.parametrize(
+    ("given", "wanted"), [("80%", 800), ("100 %", 1001), ("0%", 0), ("12.5%", 125), ("AUTO", 1001)]
+)
 def test_shares_of_the_device(given: str, wanted: int) -> None:
     assert budget.parse(given, capacity=lambda: 1001) == wanted
 
@@ -63,7 +65,25 @@ def test_a_whole_number_is_itself(count: int) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["", "8", "8G", "GB", "-1GB", "1e9B", "8 giga", "101%", "1,5GB", "8GBs", "nan%", "1.GB", "٨GB", True, False, -1, 2.5]
+    [
+        "",
+        "8",
+        "8G",
+        "GB",
+        "-1GB",
+        "1e9B",
+        "8 giga",
+        "101%",
+        "1,5GB",
+        "8GBs",
+        "nan%",
+        "1.GB",
+        "٨GB",
+        True,
+        False,
+        -1,
+        2.5,
+    ]
     + [None, b"8GB", ["8GB"]],
 )
 def test_anything_else_is_quoted_back(wrong: Any) -> None:

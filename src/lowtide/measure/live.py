@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of every storage that the ops of a `with` block read or write, from its first sight to its death.
+    """Counts the bytes of every storage that the ops of a `with` block touch, from its first sight to its death.
 
         with LiveBytes("cpu", holding=[model, optimizer, batch]) as live:
             step()
@@ -28,7 +28,7 @@ class LiveBytes(TorchDispatchMode):
     Views share a storage and count once. A storage that exists before the block counts from `start` on if `holding`
     names it (modules give their parameters, buffers and gradients; optimizers their parameters, gradients and state;
     anything else is searched for tensors), otherwise from its first use. A resized storage counts what it has become.
-    Only storages on `device`'s type count, whatever its index. With `fake`, the tensors of that mode count and real
+    Only storages on `device`'s type count, whatever its index, each rounded up to a multiple of `unit` bytes. With `fake`, the tensors of that mode count and real
     ones do not; without, fake and functional tensors do not count.
 
     What is seen and what is not. Backward runs under the mode that was active when it was called, in the calling
@@ -52,6 +52,7 @@ class LiveBytes(TorchDispatchMode):
         device: torch.device | str,
         *,
         holding: Iterable[Any] = (),
+        unit: int = 1,
         record: bool = False,
         fake: FakeTensorMode | None = None,
     ) -> None:
@@ -59,6 +60,7 @@ class LiveBytes(TorchDispatchMode):
         self.device = torch.device(device)
         self.start = self.now = self.peak = 0
         self.timeline: list[tuple[str, int]] = []
+        self._unit = unit
         self._record = record
         self._fake = fake
         self._holding = list(holding)
@@ -105,7 +107,7 @@ class LiveBytes(TorchDispatchMode):
             self._note_storage(storage)
 
     def _note_storage(self, storage: torch.UntypedStorage) -> None:
-        key, size = id(storage), storage.nbytes()
+        key, size = id(storage), -(-storage.nbytes() // self._unit) * self._unit
         known = self._seen.get(key)
         if known is None:
             self._seen[key] = weakref.ref(storage, lambda _: self._forget(key)), size
@@ -140,11 +142,13 @@ def tensors_of(holders: Any) -> Iterator[torch.Tensor]:
                     yield tensor.grad
 
 
-def storage_bytes(tensors: Iterable[torch.Tensor], device: torch.device | str) -> int:
-    """Bytes of the storages behind `tensors` on `device`'s type, each counted once; fake tensors count like real ones."""
+def storage_bytes(tensors: Iterable[torch.Tensor], device: torch.device | str, *, unit: int = 1) -> int:
+    """Bytes of the storages behind `tensors` on `device`'s type, fake or not, each counted once and rounded up to
+    a multiple of `unit`.
+    """
     parts = [part for tensor in tensors for part in _parts(tensor) if part.device.type == torch.device(device).type]
     storages = [part.untyped_storage() for part in parts]
-    return sum({id(storage): storage.nbytes() for storage in storages}.values())
+    return sum({id(storage): -(-storage.nbytes() // unit) * unit for storage in storages}.values())
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
