@@ -28,8 +28,8 @@ class LiveBytes(TorchDispatchMode):
     Views share a storage and count once. A storage that exists before the block counts from `start` on if `holding`
     names it (modules give their parameters, buffers and gradients; optimizers their parameters, gradients and state;
     anything else is searched for tensors), otherwise from its first use. A resized storage counts what it has become.
-    Only storages on `device`'s type count, whatever its index, each rounded up to a multiple of `unit` bytes. With `fake`, the tensors of that mode count and real
-    ones do not; without, fake and functional tensors do not count.
+    Only storages on `device`'s type count, whatever its index, each rounded up to a multiple of `unit` bytes. With
+    `fake`, the tensors of that mode count and real ones do not; without, fake and functional tensors do not count.
 
     What is seen and what is not. Backward runs under the mode that was active when it was called, in the calling
     thread on the CPU and in autograd's own thread, with the mode carried over, on other devices. Storages that an op
