@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -66,7 +66,7 @@ class LiveBytes(TorchDispatchMode):
         self._holding = list(holding)
         self._seen: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
-    def __enter__(self) -> LiveBytes:
+    def __enter__(self) -> Self:
         for tensor in tensors_of(self._holding):
             self._note(tensor)
         self._holding.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,14 +12,7 @@ from typing import Any
 
 import torch
 import torch.optim.optimizer as torch_optimizer
-from torch._subclasses.fake_tensor import (
-    DynamicOutputShapeException,
-    FakeCopyMode,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 
 from lowtide.errors import UnsupportedModel
 from lowtide.measure.live import LiveBytes, storage_bytes, tensors_of
@@ -36,6 +30,10 @@ class OptimizerNeed:
     step_peak: int
 
 
+# What an optimizer is told, trial by trial, where it reads a number back: small and early, then large and late.
+ANSWERS = (0.5, 1000.0)
+
+
 def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tensor] = ()) -> OptimizerNeed:
     """What `optimizer` holds after its next steps, and what a step needs while it runs.
 
@@ -44,57 +42,73 @@ def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tens
     counts. Nothing of the caller's changes, and hooks are not called. Every parameter that requires a gradient gets
     one of its own shape, strides and dtype, but for those in `unused`.
 
-    A number that the optimizer reads back from a tensor (a step count, a norm) is not known to fake tensors; it is
-    told 1. An optimizer whose memory depends on such numbers is therefore measured as if they were 1. One whose
-    step takes a closure, makes tensors whose shape depends on data, or fails on fake tensors is refused.
+    Fake tensors have no numbers. An optimizer that reads one back (a step count, a norm) is tried with each of
+    `ANSWERS`, and the larger need counts: exact where the number only scales something, or chooses between two ways as
+    RAdam's step count does; an optimizer with further ways that other numbers lead to may need more than is said here.
+    One whose step takes a closure, makes tensors whose shape depends on data, or fails on fake tensors is refused.
 
     Counted as `LiveBytes` counts: scratch inside an op is not seen. On CUDA every storage is rounded up to the
     allocator's 512 bytes.
     """
+    idle = frozenset(id(parameter) for parameter in unused)
+    needs: list[OptimizerNeed] = []
+    failure: Exception | None = None
+    for answer in ANSWERS:
+        try:
+            need, asked = _trial(optimizer, idle, answer)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            failure = e
+            continue
+        needs.append(need)
+        if not asked:
+            break
+    if not needs:
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        raise UnsupportedModel(
+            f"The memory of {kind} cannot be worked out before its first step: a step on tensors without data ends in "
+            f"{type(failure).__name__}: {failure}. What works is an optimizer whose step takes no closure and makes "
+            "no tensor whose shape depends on data."
+        ) from failure
+    return OptimizerNeed(max(need.state for need in needs), max(need.step_peak for need in needs))
+
+
+def _trial(optimizer: torch.optim.Optimizer, idle: frozenset[int], answer: float) -> tuple[OptimizerNeed, bool]:
+    """The need when every number read back is `answer`, and whether any was."""
     device = next(tensors_of([optimizer])).device
     unit = 512 if device.type == "cuda" else 1
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    idle = {id(parameter) for parameter in unused}
+    twin, pairs = _twin(optimizer, fake)
     step = _bare_step(type(optimizer))
-    peaks = []
-    try:
-        twin, pairs = _twin(optimizer, fake)
-        with fake, _native_rule_on_fakes(original for _, original in pairs):
-            for parameter, original in pairs:
-                trains = original.requires_grad and id(original) not in idle
-                parameter.grad = torch.empty_like(parameter, requires_grad=False) if trains else None
-            for _ in range(2):
-                with _StepBytes(device, holding=[twin], unit=unit, fake=fake) as live:
-                    step(twin)
-                peaks.append(live.peak - storage_bytes(tensors_of([twin]), device, unit=unit))
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-        NotImplementedError,
-        AttributeError,
-        DynamicOutputShapeException,
-        UnsupportedFakeTensorException,
-        UnsupportedOperatorException,
-    ) as error:
-        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        raise UnsupportedModel(
-            f"The memory of {kind} cannot be worked out before its first step: a step on tensors without data fails "
-            f"with {type(error).__name__}: {error}. Give the optimizer's bytes yourself, or use one that steps "
-            "without a closure and without reading its tensors."
-        ) from error
+    peaks, asked = [0], False
+    with fake, _native_rule_on_fakes(original for _, original in pairs):
+        for parameter, original in pairs:
+            trains = original.requires_grad and id(original) not in idle
+            parameter.grad = torch.empty_like(parameter, requires_grad=False) if trains else None
+        for _ in range(2):
+            with _StepBytes(device, holding=[twin], unit=unit, fake=fake) as live:
+                live.answer = answer
+                step(twin)
+            asked |= live.asked
+            peaks.append(live.peak - storage_bytes(tensors_of([twin]), device, unit=unit))
     state = storage_bytes(tensors_of(list(twin.state.values())), device, unit=unit)
-    return OptimizerNeed(state=state, step_peak=max(0, *peaks))
+    return OptimizerNeed(state=state, step_peak=max(peaks)), asked
 
 
 class _StepBytes(LiveBytes):
-    """Counts a step's fake tensors, and answers 1 where the step reads a number back."""
+    """Counts a step's fake tensors, and gives an answer where the step reads a number back."""
+
+    answer = 1.0
+    asked = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
-            dtype = args[0].dtype
-            return True if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        if func is not torch.ops.aten._local_scalar_dense.default:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        self._note(args[0])
+        self.asked = True
+        dtype = args[0].dtype
+        if dtype is torch.bool:
+            return self.answer > 1
+        return self.answer if dtype.is_floating_point else math.ceil(self.answer)
 
 
 def _twin(optimizer: torch.optim.Optimizer, fake: FakeTensorMode) -> tuple[Any, list[tuple[Any, torch.Tensor]]]:
@@ -126,12 +140,15 @@ def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[[Any], object]:
 def _native_rule_on_fakes(originals: Iterable[torch.Tensor]) -> Iterator[None]:
     """Lets PyTorch choose between its loops over tensors and its foreach kernels as it will for the real parameters.
 
-    The choice asks for the exact type of each parameter, and a fake one's is another.
+    The choice asks for the exact type of each parameter, and a fake one's is another. The list is changed in place:
+    DTensor adds itself to it when it is first imported, which may be now.
     """
     native = torch_optimizer._foreach_supported_types
-    if all(type(parameter) in native for parameter in originals):
-        torch_optimizer._foreach_supported_types = [*native, FakeTensor]
+    chosen = all(type(parameter) in native for parameter in originals)
+    if chosen:
+        native.append(FakeTensor)
     try:
         yield
     finally:
-        torch_optimizer._foreach_supported_types = native
+        if chosen:
+            native.remove(FakeTensor)
