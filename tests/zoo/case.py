@@ -29,7 +29,8 @@ class Case:
 
     def step(self, call: Callable[..., Any] | None = None) -> torch.Tensor:
         """The loss after one forward and backward pass; `call` stands in for the model, compiled for instance."""
-        loss = self.loss((call or self.model)(*self.args, **self.kwargs))
+        call = self.model if call is None else call
+        loss = self.loss(call(*self.args, **self.kwargs))
         loss.backward()
         return loss.detach()
 
