@@ -1,3 +1,63 @@
-"""Lowtide trains any PyTorch model inside a number of bytes."""
+"""Lowtide trains any PyTorch model inside a number of bytes.
+
+import lowtide
+model = lowtide.fit(model, memory_budget="8GiB", optimizer=optimizer)
+
+Importing it does not import torch; calling it does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lowtide.errors import (
+    BudgetTooSmall,
+    InvalidBudget,
+    InvalidPlan,
+    InvalidProblem,
+    InvalidProgram,
+    LowtideError,
+    PlanMismatch,
+    UnsupportedModel,
+)
+from lowtide.plan import Bound, Plan
+from lowtide.program import Op, Phase, Program, Role, Value
+
+if TYPE_CHECKING:
+    from lowtide.api import apply, fit, plan, unfit
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Bound",
+    "BudgetTooSmall",
+    "InvalidBudget",
+    "InvalidPlan",
+    "InvalidProblem",
+    "InvalidProgram",
+    "LowtideError",
+    "Op",
+    "Phase",
+    "Plan",
+    "PlanMismatch",
+    "Program",
+    "Role",
+    "UnsupportedModel",
+    "Value",
+    "apply",
+    "fit",
+    "plan",
+    "unfit",
+]
+
+_CALLS = ("apply", "fit", "plan", "unfit")
+globals().pop("plan")  # The module of that name, which its import above has put in place of the call.
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CALLS:
+        from lowtide import api
+
+        globals().update({call: getattr(api, call) for call in _CALLS})
+        return globals()[name]
+    raise AttributeError(f"module 'lowtide' has no attribute {name!r}")

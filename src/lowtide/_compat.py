@@ -146,6 +146,20 @@ def subgraph_reason(graph: torch.fx.GraphModule) -> Any:
     return graph.compile_subgraph_reason
 
 
+def graph_break_reasons() -> list[str]:
+    """Why Dynamo broke or gave up graphs, so far in this process; one line each."""
+    import torch._dynamo
+
+    return [str(reason).splitlines()[0] for reason in torch._dynamo.utils.counters["graph_break"]]
+
+
+def forget(function: Callable[..., Any]) -> None:
+    """Drop what Dynamo compiled of a function."""
+    import torch._dynamo.eval_frame
+
+    torch._dynamo.eval_frame.reset_code(function.__code__)
+
+
 def will_accumulate(node: Any) -> bool:
     """Whether the running backward pass will reach this autograd node."""
     return bool(torch._C._will_engine_execute_node(node))

@@ -88,6 +88,7 @@ Action = Call | RecordedCall | RandomCall | StatisticsCall | TakeState | Snapsho
 class Captured:
     """One graph of a training step.
 
+    device            whose memory the program counts
     program           what planners see
     joint             forward and backward as one graph of ATen calls
     forward_outputs   how many of the joint graph's outputs are forward's
@@ -97,6 +98,7 @@ class Captured:
     snapshots         op that copies a written input, by the input's node
     """
 
+    device: torch.device
     program: Program
     joint: fx.GraphModule
     forward_outputs: int

@@ -105,6 +105,7 @@ class _Builder:
             for i, value in enumerate(self.values)
         )
         return Captured(
+            device=self.device,
             program=Program(values, tuple(self.ops)),
             joint=self.joint,
             forward_outputs=self.forward_outputs,
@@ -187,6 +188,10 @@ class _Builder:
     def _call(self, node: fx.Node) -> None:
         """Add the op of a call, unless it only views what is there."""
         if node in self.parts:
+            return
+        if node.meta.get("val") is None:
+            once = "it has an effect and no result"
+            self._op(str(node.target), Call(node, ()), self._reads(node), [], once=once, where=source.where(node))
             return
         if not any(True for _ in storage.tensors(node)):
             raise UnsupportedModel(

@@ -30,4 +30,4 @@ def _module(node: fx.Node) -> str:
     if not stack:
         return ""
     path, _ = list(stack.values())[-1]
-    return str(path).removeprefix("L['self'].").removeprefix("L['module'].").replace("L['self']", "").strip(".")
+    return re.sub(r"^L\['[a-z]+'\](\.__self__)?\.?", "", str(path))

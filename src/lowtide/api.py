@@ -1,0 +1,166 @@
+"""What users call. Only this module and `fitted` know the order of the rooms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from lowtide import budget as budgets
+from lowtide.errors import LowtideError
+from lowtide.fitted import Fitted, Planner, Settings, capture_call, plan_step
+from lowtide.measure.held import Held
+from lowtide.plan import Plan
+from lowtide.planners import greedy, keep_all, sqrt
+
+Model = TypeVar("Model", bound=nn.Module)
+
+PLANNERS: dict[str, Planner] = {"greedy": greedy.solve, "keep_all": keep_all.solve, "sqrt": sqrt.solve}
+DEFAULT_PLANNER = "greedy"
+
+
+def fit(
+    model: Model,
+    *,
+    memory_budget: int | str,
+    batch: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    backend: str = "eager",
+    planner: str = DEFAULT_PLANNER,
+    loss_inside: bool | None = None,
+    max_shapes: int = 16,
+) -> Model:
+    """Train `model` inside `memory_budget` bytes from now on; the same object comes back.
+
+    The budget is the peak of all tensor memory on the model's device during a training step: parameters, gradients,
+    buffers, the batch, activations, and what `optimizer` holds from its first step on. Loss, gradients, buffers and
+    random state stay what they would be, bit for bit. The step is planned at once when `batch` is given, and otherwise
+    at the first training call; a budget that cannot be met raises BudgetTooSmall, which names the least that can. In
+    eval mode and under `torch.no_grad` the model runs as it always did.
+
+    memory_budget   bytes, "8GB", "8GiB", "80%" of the device, or "auto"
+    batch           what the model is called with: a tuple of arguments, a dict of keywords, or the one argument
+    optimizer       the optimizer that will step the model
+    backend         "eager": the kernels of eager PyTorch
+    planner         who plans: one of PLANNERS
+    loss_inside     whether the model returns its loss; None: it does where its first output is a single number
+    max_shapes      how many shapes of input are kept planned
+
+    >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> model = fit(model, memory_budget="1MiB")
+    >>> model(torch.randn(8, 64)).sum().backward()
+    """
+    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes)
+    unfit(model)
+    fitted = Fitted(model, settings)
+    if batch is not None:
+        args, kwargs = _arguments(batch)
+        fitted.plan = plan_step(*capture_call(model, args, kwargs, settings), settings)
+    model._compiled_call_impl = fitted
+    return model
+
+
+def unfit(model: Model) -> Model:
+    """Take Lowtide away again: the model runs as it did before `fit`.
+
+    >>> model = fit(nn.Linear(4, 1), memory_budget="1MiB")
+    >>> unfit(model)._compiled_call_impl is None
+    True
+    """
+    if isinstance(model._compiled_call_impl, Fitted):
+        model._compiled_call_impl = None
+    return model
+
+
+def plan(
+    model: nn.Module,
+    batch: Any,
+    *,
+    memory_budget: int | str,
+    optimizer: torch.optim.Optimizer | None = None,
+    planner: str = DEFAULT_PLANNER,
+    loss_inside: bool | None = None,
+) -> Plan:
+    """The plan of a training step on `batch` within `memory_budget`, without running it or touching the model.
+
+    A model that torch.compile takes whole is only traced, so it may be on the meta device, or need more memory than
+    there is. Raises BudgetTooSmall where nothing fits.
+
+    >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> found = plan(model, torch.randn(8, 64), memory_budget="1MiB")
+    >>> found.total <= 2**20
+    True
+    """
+    settings = _settings(model, memory_budget, optimizer, "eager", planner, loss_inside, 1)
+    args, kwargs = _arguments(batch)
+    return plan_step(*capture_call(model, args, kwargs, settings), settings)
+
+
+def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None = None) -> Model:
+    """Carry out `plan` in every training step of `model`; the same object comes back.
+
+    A training call whose step is not the one that was planned raises PlanMismatch.
+
+    >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> model = apply(model, globals()["plan"](model, torch.randn(8, 64), memory_budget="1MiB"))
+    >>> model(torch.randn(8, 64)).sum().backward()
+    """
+    unfit(model)
+    settings = Settings(
+        budget=lambda held: held.static + plan.budget,
+        planner=greedy.solve,
+        optimizer=optimizer,
+        loss_inside=None,
+        max_shapes=16,
+        plan=plan,
+    )
+    model._compiled_call_impl = Fitted(model, settings)
+    return model
+
+
+def _settings(
+    model: nn.Module,
+    memory_budget: int | str,
+    optimizer: torch.optim.Optimizer | None,
+    backend: str,
+    planner: str,
+    loss_inside: bool | None,
+    max_shapes: int,
+) -> Settings:
+    if backend != "eager":
+        raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager'")
+    if planner not in PLANNERS:
+        raise LowtideError(f"planner={planner!r} is not there; the planners are: {', '.join(map(repr, PLANNERS))}")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    allowed = budgets.parse(memory_budget, capacity=_capacity(device))
+    return Settings(
+        budget=lambda held: allowed,
+        planner=PLANNERS[planner],
+        optimizer=optimizer,
+        loss_inside=loss_inside,
+        max_shapes=max_shapes,
+    )
+
+
+def _capacity(device: torch.device) -> Callable[[], int]:
+    """What the device can lend to this process."""
+
+    def capacity() -> int:
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+            return int(free + torch.cuda.memory_reserved(device))
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    return capacity
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the model is called with."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    if isinstance(batch, (tuple, list)):
+        return tuple(batch), {}
+    return (batch,), {}

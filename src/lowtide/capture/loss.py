@@ -1,0 +1,81 @@
+"""A loss that the model works out itself: its other outputs then get no gradient, and none is planned for them.
+
+AOTAutograd takes it that every output will get a gradient. For a language model that returns its logits beside its
+loss that costs a tensor of zeros as large as the logits, and an addition. Where the loss is inside, the other outputs
+are cut from the graph; should a gradient arrive at one all the same, it is an error and not a wrong number.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from lowtide.errors import UnsupportedModel
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class _NotPlanned(torch.autograd.Function):
+    """Passes outputs on as they are; a gradient that comes back is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, _: torch.Tensor, *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.shapes = [tuple(output.shape) for output in outputs]
+        return tuple(output.view_as(output) for output in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise UnsupportedModel(
+            f"a gradient arrived at an output of shape {ctx.shapes[0]}, but the step was planned as one whose loss is "
+            "worked out inside the model. Fit the model with loss_inside=False: then every output may get a gradient."
+        )
+
+
+def assume_loss_inside(
+    graph: fx.GraphModule, inside: bool | None
+) -> tuple[fx.GraphModule, Wrap]:
+    """The graph with outputs other than the loss cut off from autograd, and what restores them around its callable."""
+    output = graph.graph.find_nodes(op="output")[0]
+    results = list(output.args[0])
+    losses = [i for i, node in enumerate(results) if _is_number(node)]
+    others = [i for i, node in enumerate(results) if _wants_gradient(node) and not _is_number(node)]
+    if inside is False or not losses or not others or (inside is None and not _is_number(_first(results))):
+        return graph, lambda compiled: compiled
+    cut = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    output = cut.graph.find_nodes(op="output")[0]
+    results = list(output.args[0])
+    with cut.graph.inserting_before(output):
+        for i in others:
+            results[i] = cut.graph.call_method("detach", (results[i],))
+    output.args = (tuple(results),)
+    cut.recompile()
+    return cut, lambda compiled: _restore(compiled, others)
+
+
+def _restore(compiled: Callable[..., Any], others: Sequence[int]) -> Callable[..., Any]:
+    def run(*inputs: Any) -> Any:
+        outputs = list(compiled(*inputs))
+        anchor = torch.empty(0, requires_grad=True)
+        passed = _NotPlanned.apply(anchor, *(outputs[i] for i in others))
+        for i, output in zip(others, passed, strict=True):
+            outputs[i] = output
+        return outputs
+
+    return run
+
+
+def _first(results: Sequence[Any]) -> Any:
+    return next((node for node in results if _wants_gradient(node)), None)
+
+
+def _wants_gradient(node: Any) -> bool:
+    example = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    return isinstance(example, torch.Tensor) and example.requires_grad
+
+
+def _is_number(node: Any) -> bool:
+    return _wants_gradient(node) and node.meta["example_value"].numel() == 1

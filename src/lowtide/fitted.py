@@ -1,0 +1,378 @@
+"""What `fit` leaves on a model: every training call goes through it, planned once for each shape of input.
+
+torch.compile's front end cuts the call into graphs, usually one. Each becomes a `Slot`, which is captured when it is
+first reached, planned, and carried out. A call that is one graph is planned before anything of it runs; where the
+front end breaks the model into several, the first call runs every graph on the plan that needs least memory, and the
+budget is planned over all of them as soon as the last one is known.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves
+
+from lowtide import _compat, referee
+from lowtide.apply.emit import emit
+from lowtide.budget import show
+from lowtide.capture import step
+from lowtide.capture.joint import capture
+from lowtide.capture.loss import assume_loss_inside
+from lowtide.captured import Captured
+from lowtide.errors import BudgetTooSmall, PlanMismatch, UnsupportedModel
+from lowtide.measure.held import Held
+from lowtide.measure.roofline import device_like, estimate
+from lowtide.plan import Plan
+from lowtide.program import Program
+
+log = logging.getLogger("lowtide")
+
+Planner = Callable[[Program, int], Plan]
+
+
+class Captures(Exception):  # noqa: N818 - it carries the graphs out of a call that must not go on
+    """Ends a call that was made only to be captured."""
+
+    def __init__(self, captureds: list[Captured], held: Held) -> None:
+        super().__init__()
+        self.captureds = captureds
+        self.held = held
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is fitted.
+
+    budget       bytes for a whole step, given what the step holds on its device
+    planner      from a Program and a budget for its timeline to a Plan
+    optimizer    whose state and step count, if given
+    loss_inside  whether the model works out its loss itself; None: it does where its first output is a single number
+    max_shapes   how many shapes of input are kept planned
+    plan         a Plan to carry out instead of planning
+    """
+
+    budget: Callable[[Held], int]
+    planner: Planner
+    optimizer: torch.optim.Optimizer | None
+    loss_inside: bool | None
+    max_shapes: int
+    plan: Plan | None = None
+
+
+class Call:
+    """One training call under way.
+
+    slots         the slots it has reached, in order
+    accumulating  whether gradients are there already, so that those of this step come on top
+    """
+
+    def __init__(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> None:
+        self.slots: list[Slot] = []
+        self.accumulating = any(p.grad is not None for p in model.parameters())
+        self._holders = model, batch, optimizer
+
+    @cached_property
+    def held(self) -> Held:
+        """What the step holds besides its timeline; looked up only where something is planned."""
+        return Held.now(*self._holders)
+
+
+class Slot:
+    """One graph of a model: captured and planned when it is first reached, then carried out.
+
+    whole     whether it is all of a training call
+    captured  the graph, once it has been reached; None where nothing in it needs a gradient
+    runs      the sequence to carry out, by whether gradients are being accumulated
+    """
+
+    def __init__(self, owner: Fitted, graph: fx.GraphModule) -> None:
+        self.owner = owner
+        self.graph = graph
+        self.whole = _is_whole(graph)
+        self.captured: Captured | None = None
+        self.runs: dict[bool, Sequence[int]] = {}
+        self.carried_out: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self.ready: dict[bool, Callable[..., Any]] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        call = self.owner.call
+        call.slots.append(self)
+        if call.accumulating not in self.ready:
+            self.ready[call.accumulating] = self._compile(inputs, call)
+        return self.ready[call.accumulating](*inputs)
+
+    def replan(self, accumulating: bool, runs: Sequence[int]) -> None:
+        """Carry out another sequence from the next call on."""
+        if self.runs.get(accumulating) != runs:
+            self.runs[accumulating] = runs
+            self.ready.pop(accumulating, None)
+
+    def _compile(self, inputs: Sequence[Any], call: Call) -> Callable[..., Any]:
+        def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+            captured = capture(joint, outputs)
+            self.captured = replace(captured, program=estimate(captured, device_like(captured.device.type)))
+            if call.accumulating not in self.runs:
+                self.runs[call.accumulating] = self.owner.first_runs(self, call)
+            return emit(self.captured, self.runs[call.accumulating])
+
+        def inference(_: fx.GraphModule) -> None:
+            self.captured = None
+
+        graph, restore = assume_loss_inside(self.graph, self.owner.settings.loss_inside)
+        return restore(_compat.compile_joint(graph, inputs, partition, inference))
+
+
+class Fitted:
+    """Stands in for a model's forward call while it trains; in eval mode and without gradients it steps aside.
+
+    plan   the plan of the latest call that was planned; None before the first
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        self.model = model
+        self.settings = settings
+        self.plan: Plan | None = None
+        self._local = threading.local()
+        self._seen: set[Any] = set()
+        self._joined: set[tuple[bool, tuple[Slot, ...]]] = set()
+        # A code object of its own, so that the front end counts and forgets this model's shapes apart from others'.
+        self._root = FunctionType(_lowtide_call.__code__.replace(), globals(), _lowtide_call.__name__)
+        self._compiled = torch.compile(self._root, backend=self._slot, dynamic=False)
+
+    @property
+    def call(self) -> Call:
+        """The training call under way in this thread."""
+        call: Call = self._local.call
+        return call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self.model
+        if not (model.training and torch.is_grad_enabled()):
+            return model._call_impl(*args, **kwargs)
+        with self._calling(args, kwargs) as call, self._tracing(_signature(args, kwargs)):
+            output = self._compiled(model._call_impl, args, kwargs)
+            if not call.slots:
+                raise _nothing_captured()
+            if not call.slots[0].whole:
+                self._plan_together(call)
+        return output
+
+    @contextmanager
+    def _calling(self, args: Any, kwargs: Any) -> Iterator[Call]:
+        outer = getattr(self._local, "call", None)
+        self._local.call = Call(self.model, (args, kwargs), self.settings.optimizer)
+        try:
+            yield self._local.call
+        finally:
+            self._local.call = outer
+
+    @contextmanager
+    def _tracing(self, signature: Any) -> Iterator[None]:
+        """A call of a new signature is traced: with eager PyTorch's kernels, and no silence where tracing ends."""
+        if signature in self._seen:
+            yield
+            return
+        if len(self._seen) >= self.settings.max_shapes:
+            log.warning(
+                "lowtide: more than %d shapes of input; the plans so far are dropped, and made again as shapes come. "
+                "Pad to fewer shapes, or raise max_shapes.",
+                self.settings.max_shapes,
+            )
+            self._seen.clear()
+            self._joined.clear()
+            _compat.forget(self._root)
+        if self._seen:
+            log.info("lowtide: a new shape of input, number %d: planning for it", len(self._seen) + 1)
+        with _compat.eager_kernels(), _compat.tracing_options(self.settings.max_shapes + 8):
+            yield
+        self._seen.add(signature)
+
+    def _slot(self, graph: fx.GraphModule, _: Sequence[Any]) -> Slot:
+        return Slot(self, graph)
+
+    def first_runs(self, slot: Slot, call: Call) -> Sequence[int]:
+        """The runs a slot starts with: those of the plan, or the least memory where more slots may follow."""
+        assert slot.captured is not None
+        if slot.whole:
+            self.plan = plan_step([slot.captured], call.held, self.settings)
+            return self.plan.runs
+        return least(slot.captured.program, self.settings.planner).runs
+
+    def _plan_together(self, call: Call) -> None:
+        """Plan one budget over all the graphs of the call; those whose plan changes are written anew next time."""
+        slots = [slot for slot in call.slots if slot.captured is not None]
+        key = call.accumulating, tuple(slots)
+        if key in self._joined:
+            return
+        captureds = [slot.captured for slot in slots if slot.captured is not None]
+        self.plan = plan_step(captureds, call.held, self.settings)
+        log.info("lowtide: the model is %d graphs; one budget is planned over all of them", len(slots))
+        parts = step.split([captured.program for captured in captureds], self.plan.runs)
+        for slot, runs in zip(slots, parts, strict=True):
+            slot.replan(call.accumulating, runs)
+        self._joined.add(key)
+
+
+class Capturing(Fitted):
+    """A model called only to be captured: a call that is one graph ends before anything of it runs."""
+
+    def first_runs(self, slot: Slot, call: Call) -> Sequence[int]:
+        """Carry the graph out of the call, unless more graphs may follow."""
+        assert slot.captured is not None
+        if slot.whole:
+            raise Captures([slot.captured], call.held)
+        return super().first_runs(slot, call)
+
+    def _plan_together(self, call: Call) -> None:
+        raise Captures([slot.captured for slot in call.slots if slot.captured is not None], call.held)
+
+
+def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings) -> tuple[list[Captured], Held]:
+    """The graphs of one training call and what it holds; the model is left as it was.
+
+    A model that the front end takes whole is only traced. One that it breaks into several graphs has to run its forward
+    pass between them; its buffers and the random generators are put back.
+    """
+    with _undisturbed(model):
+        try:
+            Capturing(model, settings)(*args, **kwargs)
+        except Captures as captures:
+            return captures.captureds, captures.held
+    raise UnsupportedModel("nothing in this model needs a gradient, so there is nothing to plan")
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Train mode within; buffers, generators and every module's mode are as before afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    model.train()
+    try:
+        with torch.random.fork_rng(), torch.enable_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        with torch.no_grad():
+            for buffer, was in buffers:
+                if buffer.device.type != "meta" and not torch.equal(buffer, was):
+                    buffer.copy_(was)
+
+
+def _lowtide_call(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return call(*args, **kwargs)
+
+
+def _nothing_captured() -> UnsupportedModel:
+    reasons = "; ".join(_compat.graph_break_reasons()) or "it gave none"
+    return UnsupportedModel(
+        "torch.compile's front end captured nothing of this model, so there is nothing to plan. "
+        f"Its reasons: {reasons}. Lowtide does not fall back to plain training in silence; lowtide.unfit(model) does "
+        "so openly."
+    )
+
+
+def _is_whole(graph: fx.GraphModule) -> bool:
+    """Whether a graph is all of a training call: it begins and ends where the call does."""
+    reason = _compat.subgraph_reason(graph)
+    return not reason.graph_break and reason.user_stack[-1].name == _lowtide_call.__name__
+
+
+def _signature(args: Any, kwargs: Any) -> Any:
+    """What makes the front end look again when it changes, as far as it shows in a call."""
+    return (
+        *(
+            (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+            if isinstance(leaf, torch.Tensor)
+            else (type(leaf), leaf if isinstance(leaf, (int, float, str)) else None)
+            for leaf in tree_leaves((args, kwargs))
+        ),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
+    )
+
+
+def least(program: Program, planner: Planner) -> Plan:
+    """The plan of this planner that needs the least memory."""
+    try:
+        return planner(program, 0)
+    except BudgetTooSmall as error:
+        return planner(program, error.needed)
+
+
+def plan_step(captureds: Sequence[Captured], held: Held, settings: Settings) -> Plan:
+    """The plan of a step made of these graphs, refereed, with what it holds besides its timeline."""
+    programs = [captured.program for captured in captureds]
+    program = step.join(programs)
+    budget = settings.budget(held)
+    if settings.plan is not None:
+        return _checked(settings.plan, program, held)
+    static = held.static
+    after = held.after(program)
+    try:
+        plan = settings.planner(program, budget - static)
+        if after > budget:
+            raise BudgetTooSmall("", budget=budget - static, needed=plan.peak)
+    except BudgetTooSmall as error:
+        raise _too_small(program, error, budget, static, after, settings.planner) from error
+    runs = step.settle(programs, plan.runs)
+    outcome = referee.run(program, runs)
+    if outcome.peak > budget - static:
+        needed = static + outcome.peak
+        raise BudgetTooSmall(
+            f"the planner's sequence peaks at {show(needed)} once every graph runs in its own turn, "
+            f"above the budget of {show(budget)}",
+            budget=budget,
+            needed=needed,
+        )
+    return replace(
+        plan,
+        runs=tuple(runs),
+        budget=budget - static,
+        peak=max(outcome.peak, after - static),
+        time=outcome.time,
+        static=static,
+    )
+
+
+def _checked(plan: Plan, program: Program, held: Held) -> Plan:
+    if plan.program != program.fingerprint:
+        raise PlanMismatch(
+            f"the plan was made for the step {plan.program}, and this model with this batch makes the step "
+            f"{program.fingerprint}: another model, shape, dtype, mode or version. Plan again with lowtide.plan."
+        )
+    outcome = referee.run(program, plan.runs)
+    return replace(plan, peak=outcome.peak, time=outcome.time, static=held.static)
+
+
+def _too_small(
+    program: Program, error: BudgetTooSmall, budget: int, static: int, after: int, planner: Planner
+) -> BudgetTooSmall:
+    """What the user is told: the least budget, and where it binds."""
+    needed = max(static + error.needed, after)
+    if after >= static + error.needed:
+        place = "The narrowest place is the optimizer's step: parameters, gradients and its state at once."
+        remedy = "or use an optimizer that holds less."
+    else:
+        outcome = referee.run(program, planner(program, error.needed).runs)
+        runs = planner(program, error.needed).runs
+        op = program.ops[runs[outcome.at]]
+        where = f" in {op.where}" if op.where else ""
+        place = f"The narrowest place is {op.name}{where}: {show(outcome.peak)} at once."
+        remedy = "or make that op smaller (shorter sequences, smaller batch)."
+    return BudgetTooSmall(
+        f"no plan fits in {show(budget)}: this step needs at least {show(needed)} ({needed} bytes: "
+        f"static {show(static)} + step {show(needed - static)}).\n{place}\n"
+        f"Raise memory_budget to {needed}, {remedy}",
+        budget=budget,
+        needed=needed,
+    )

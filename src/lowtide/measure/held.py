@@ -1,0 +1,56 @@
+"""What a training step holds besides its timeline: parameters, gradients, buffers, the batch, the optimizer's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from lowtide.measure.live import storage_bytes, tensors_of
+from lowtide.measure.optimizer import OptimizerNeed, state_bytes
+from lowtide.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes on the step's device, by what holds them.
+
+    device       where the parameters are
+    model        parameters, buffers and the batch
+    gradients    gradients that are there when the call begins (they are being accumulated), else 0
+    optimizer    what the optimizer holds and needs
+    """
+
+    device: torch.device
+    model: int
+    gradients: int
+    optimizer: OptimizerNeed
+
+    @classmethod
+    def now(cls, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> Held:
+        """What is held as a training call begins."""
+        parameters = list(model.parameters())
+        device = next((p.device for p in parameters), torch.device("cpu"))
+        unit = 512 if device.type == "cuda" else 1
+        everything = [*parameters, *model.buffers(), *tensors_of([batch])]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        need = state_bytes(optimizer) if optimizer is not None else OptimizerNeed(0, 0)
+        return cls(
+            device=device,
+            model=storage_bytes(everything, device, unit=unit),
+            gradients=storage_bytes(gradients, device, unit=unit),
+            optimizer=need,
+        )
+
+    @property
+    def static(self) -> int:
+        """Bytes alive all through forward and backward."""
+        return self.model + self.gradients + self.optimizer.state
+
+    def after(self, program: Program) -> int:
+        """Bytes at the peak of the optimizer's step, when the outputs and all gradients are still there."""
+        arrays = program.arrays
+        handed_out = arrays.output & ((arrays.writer < program.boundary) | (self.gradients == 0))
+        return self.static + int(arrays.bytes[handed_out].sum()) + self.optimizer.step_peak
