@@ -25,6 +25,13 @@ class Lion(torch.optim.Optimizer):
         super().__init__(list(network.parameters()), {"rate": rate})
         self.scale = torch.full((5,), 0.5)
         self.calls = 0
+        self.average_of = self._average_of
+
+    def _average_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["average"] = torch.zeros_like(parameter)
+        return state["average"]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:
@@ -33,12 +40,40 @@ class Lion(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                state = self.state[parameter]
-                if not state:
-                    state["average"] = torch.zeros_like(parameter)
-                update = (state["average"] * 0.9 + parameter.grad * 0.1).sign()
+                average = self.average_of(parameter)
+                update = (average * 0.9 + parameter.grad * 0.1).sign()
                 parameter.sub_(update * self.scale.mean(), alpha=group["rate"])
-                state["average"].lerp_(parameter.grad, 0.01)
+                average.lerp_(parameter.grad, 0.01)
+
+
+class Staged(torch.optim.Optimizer):
+    """Takes so many copies of each parameter at once: making its state, in early steps, in later ones."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], making: int, early: int, late: int) -> None:
+        super().__init__(parameters, {})
+        self.making, self.early, self.late = making, early, late
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if not self.state[parameter]:
+                    self.state[parameter]["step"] = torch.zeros((), dtype=torch.int64)
+                    [parameter.clone() for _ in range(self.making)]
+                self.state[parameter]["step"] += 1
+                copies = self.late if self.state[parameter]["step"].item() > 5 else self.early
+                [parameter.clone() for _ in range(copies)]
+
+
+class Decayed(torch.optim.SGD):
+    """Steps by its parent's step."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.copy_(parameter * 0.99)
+        super().step(closure)
 
 
 class Refiner(torch.optim.Optimizer):
@@ -98,10 +133,13 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Adafactor", {"foreach": True}),
     ("NAdam", {}),
     ("NAdam", {"foreach": True}),
+    ("Adafactor", {"lr": torch.tensor(1e-3)}),
+    ("RAdam", {}),
     ("RAdam", {"foreach": True}),
     ("Adamax", {}),
     ("Adadelta", {"foreach": True}),
     ("Rprop", {}),
+    ("Rprop", {"lr": torch.tensor(1e-3)}),
     ("Muon", {}),
 ]
 
@@ -126,6 +164,17 @@ def test_an_optimizer_written_by_hand() -> None:
     need = state_bytes(optimizer)
     assert optimizer.calls == 0
     assert need == _measured(optimizer)
+
+
+@pytest.mark.parametrize("copies", [(3, 1, 1), (1, 3, 1), (1, 1, 3)])
+def test_the_most_of_the_first_the_early_and_the_late_steps(copies: tuple[int, int, int]) -> None:
+    weight = nn.Parameter(torch.ones(1000))
+    assert state_bytes(Staged([weight], *copies)) == OptimizerNeed(8, 3 * 4000) == _measured(Staged([weight], *copies))
+
+
+def test_an_optimizer_that_steps_by_its_parent() -> None:
+    optimizer = Decayed(_model().parameters(), lr=1e-3, momentum=0.9)
+    assert state_bytes(optimizer) == _measured(optimizer)
 
 
 def test_groups_frozen_parameters_and_parameters_without_gradients() -> None:
@@ -190,11 +239,14 @@ def test_the_caller_keeps_everything_as_it_was() -> None:
     called: list[str] = []
     model = _model()
     optimizer = Lion(model, rate=1e-3)
-    optimizer.register_step_pre_hook(lambda *_: called.append("own"))
+    decayed = Decayed(model.parameters(), lr=1e-3)
+    for each in (optimizer, decayed):
+        each.register_step_pre_hook(lambda *_: called.append("own"))
+        each.register_step_post_hook(lambda *_: called.append("own"))
     handle = register_optimizer_step_pre_hook(lambda *_: called.append("global"))
     scheduler = torch.optim.lr_scheduler.LambdaLR(torch.optim.AdamW(model.parameters()), lambda _: 0.5)
     try:
-        for each in (optimizer, scheduler.optimizer):
+        for each in (optimizer, decayed, scheduler.optimizer):
             for stepped in (False, True):
                 if stepped:
                     _measured(each, steps=2)
@@ -210,9 +262,11 @@ def test_the_caller_keeps_everything_as_it_was() -> None:
                 assert [id(tensor) for tensor in tensors_of([each])] == identities
                 assert set(vars(each)) == attributes
                 assert called == []
+                each.step()
+                assert "global" in called
     finally:
         handle.remove()
-    assert optimizer.calls == 2
+    assert optimizer.calls == 4
 
 
 def test_nothing_is_allocated() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -78,16 +78,15 @@ def _trial(optimizer: torch.optim.Optimizer, idle: frozenset[int], answer: float
     unit = 512 if device.type == "cuda" else 1
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     twin, pairs = _twin(optimizer, fake)
-    step = _bare_step(type(optimizer))
     peaks, asked = [0], False
-    with fake, _native_rule_on_fakes(original for _, original in pairs):
+    with fake, _native_rule_on_fakes(original for _, original in pairs), _no_global_hooks():
         for parameter, original in pairs:
             trains = original.requires_grad and id(original) not in idle
             parameter.grad = torch.empty_like(parameter, requires_grad=False) if trains else None
         for _ in range(2):
             with _StepBytes(device, holding=[twin], unit=unit, fake=fake) as live:
                 live.answer = answer
-                step(twin)
+                type(twin).step(twin)
             asked |= live.asked
             peaks.append(live.peak - storage_bytes(tensors_of([twin]), device, unit=unit))
     state = storage_bytes(tensors_of(list(twin.state.values())), device, unit=unit)
@@ -114,11 +113,11 @@ class _StepBytes(LiveBytes):
 def _twin(optimizer: torch.optim.Optimizer, fake: FakeTensorMode) -> tuple[Any, list[tuple[Any, torch.Tensor]]]:
     """The optimizer over again on fake tensors, and its parameters paired with the optimizer's own.
 
-    It is built from the attributes, since a subclass may call for anything in its constructor. Hooks stay behind: they
-    would run user code; so does a `step` that a learning rate scheduler has put on the object.
+    It is built from the attributes, since a subclass may call for anything in its constructor. Hooks stay behind: what
+    they do is not the optimizer's.
     """
     twin: Any = object.__new__(type(optimizer))
-    kept = {name: value for name, value in vars(optimizer).items() if name != "step" and not name.endswith("_hooks")}
+    kept = {name: value for name, value in vars(optimizer).items() if not name.endswith("_hooks")}
     with FakeCopyMode(fake):
         vars(twin).update(copy.deepcopy(kept, {id(optimizer): twin}))
     vars(twin).update({name: OrderedDict() for name in vars(optimizer) if name.endswith("_hooks")})
@@ -128,12 +127,6 @@ def _twin(optimizer: torch.optim.Optimizer, fake: FakeTensorMode) -> tuple[Any, 
         for pair in zip(mine["params"], theirs["params"], strict=True)
     ]
     return twin, pairs
-
-
-def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[[Any], object]:
-    """The class's `step` without the wrapper that calls the hooks registered for all optimizers."""
-    step: Any = kind.step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 @contextmanager
@@ -152,3 +145,17 @@ def _native_rule_on_fakes(originals: Iterable[torch.Tensor]) -> Iterator[None]:
     finally:
         if chosen:
             native.remove(FakeTensor)
+
+
+@contextmanager
+def _no_global_hooks() -> Iterator[None]:
+    """Keeps the hooks registered for the steps of all optimizers from being called."""
+    registered = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    kept = [dict(hooks) for hooks in registered]
+    for hooks in registered:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, mine in zip(registered, kept, strict=True):
+            hooks.update(mine)
