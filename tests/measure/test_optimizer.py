@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -30,7 +31,7 @@ class Lion(torch.optim.Optimizer):
     def _average_of(self, parameter: torch.Tensor) -> torch.Tensor:
         state = self.state[parameter]
         if not state:
-            state["average"] = torch.zeros_like(parameter)
+            state["average"] = torch.zeros_like(parameter) * self.scale[0]
         return state["average"]
 
     @torch.no_grad()
@@ -74,6 +75,17 @@ class Decayed(torch.optim.SGD):
             for parameter in group["params"]:
                 parameter.copy_(parameter * 0.99)
         super().step(closure)
+
+
+class Watcher:
+    """Holds what cannot be copied, and is told of steps."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told, self.lock = told, threading.Lock()
+
+    def note(self, *_: Any) -> None:
+        with self.lock:
+            self.told.append("own")
 
 
 class Refiner(torch.optim.Optimizer):
@@ -241,7 +253,7 @@ def test_the_caller_keeps_everything_as_it_was() -> None:
     optimizer = Lion(model, rate=1e-3)
     decayed = Decayed(model.parameters(), lr=1e-3)
     for each in (optimizer, decayed):
-        each.register_step_pre_hook(lambda *_: called.append("own"))
+        each.register_step_pre_hook(Watcher(called).note)
         each.register_step_post_hook(lambda *_: called.append("own"))
     handle = register_optimizer_step_pre_hook(lambda *_: called.append("global"))
     scheduler = torch.optim.lr_scheduler.LambdaLR(torch.optim.AdamW(model.parameters()), lambda _: 0.5)
