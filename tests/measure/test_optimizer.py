@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.optim.optimizer as torch_optimizer
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lowtide.errors import UnsupportedModel
@@ -64,6 +64,18 @@ class Staged(torch.optim.Optimizer):
                 self.state[parameter]["step"] += 1
                 copies = self.late if self.state[parameter]["step"].item() > 5 else self.early
                 [parameter.clone() for _ in range(copies)]
+
+
+class Scheduled(torch.optim.Optimizer):
+    """Looks its rate up by step count, in a short table."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        for group in self.param_groups:
+            count = group.setdefault("count", torch.zeros((), dtype=torch.int64))
+            count += 1
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad * (0.1, 0.01, 0.001)[min(count.item() - 1, 9)])
 
 
 class Decayed(torch.optim.SGD):
@@ -184,6 +196,12 @@ def test_the_most_of_the_first_the_early_and_the_late_steps(copies: tuple[int, i
     assert state_bytes(Staged([weight], *copies)) == OptimizerNeed(8, 3 * 4000) == _measured(Staged([weight], *copies))
 
 
+def test_numbers_out_of_range_are_not_the_last_word() -> None:
+    optimizer = Scheduled([nn.Parameter(torch.ones(1000))], {})
+    assert state_bytes(optimizer) == OptimizerNeed(0, 4000 + 8)
+    assert "count" not in optimizer.param_groups[0]
+
+
 def test_an_optimizer_that_steps_by_its_parent() -> None:
     optimizer = Decayed(_model().parameters(), lr=1e-3, momentum=0.9)
     assert state_bytes(optimizer) == _measured(optimizer)
@@ -244,6 +262,20 @@ def test_the_rule_that_chooses_foreach_is_asked_about_the_real_parameters(monkey
     assert need == state_bytes(torch.optim.Adam(model.parameters(), foreach=True)) != loop
     assert need == _measured(optimizer)
     assert FakeTensor not in torch_optimizer._foreach_supported_types
+
+
+def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is needed to be asked about one: the rule for it is taken, and its allocator's 512 bytes.
+
+    Four weights of 4,000 bytes take 4,096 each. By default the foreach kernels, with a temporary for each weight;
+    step counts are on the CPU. Fused, no temporary; step counts on the GPU, 512 bytes each.
+    """
+    monkeypatch.setattr(torch_optimizer, "_foreach_supported_types", [nn.Parameter, FakeTensor])
+    with FakeTensorMode():
+        weights = [nn.Parameter(torch.empty(1000, device="cuda")) for _ in range(4)]
+        assert state_bytes(torch.optim.AdamW(weights)) == OptimizerNeed(8 * 4096, 4 * 4096)
+        assert state_bytes(torch.optim.AdamW(weights, foreach=False)) == OptimizerNeed(8 * 4096, 3 * 4096)
+        assert state_bytes(torch.optim.AdamW(weights, fused=True)) == OptimizerNeed(8 * 4096 + 4 * 512, 0)
 
 
 def test_the_caller_keeps_everything_as_it_was() -> None:

@@ -30,8 +30,9 @@ class OptimizerNeed:
     step_peak: int
 
 
-# What an optimizer is told, trial by trial, where it reads a number back: small and early, then large and late.
-ANSWERS = (0.5, 1000.0)
+# What an optimizer is told where it reads a number back, in its first step and in its second: numbers as of a young run
+# and as of a long one; if its step fails on those, two that any step count has been.
+ANSWERS = ((0.5, 1000.0), (1.0, 2.0))
 
 
 def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tensor] = ()) -> OptimizerNeed:
@@ -42,68 +43,59 @@ def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tens
     counts. Nothing of the caller's changes, and hooks are not called. Every parameter that requires a gradient gets
     one of its own shape, strides and dtype, but for those in `unused`.
 
-    Fake tensors have no numbers. An optimizer that reads one back (a step count, a norm) is tried with each of
-    `ANSWERS`, and the larger need counts: exact where the number only scales something, or chooses between two ways as
-    RAdam's step count does; an optimizer with further ways that other numbers lead to may need more than is said here.
-    One whose step takes a closure, makes tensors whose shape depends on data, or fails on fake tensors is refused.
+    Fake tensors have no numbers. Where the optimizer reads one back (a step count, a norm) it is told a small one in
+    the first step and a large one in the second. That is exact where the number only scales something, or chooses
+    between two ways as RAdam's step count does; an optimizer with further ways that other numbers lead to may need more
+    than is said here. One whose step takes a closure, makes tensors whose shape depends on data, or fails on fake
+    tensors is refused.
 
     Counted as `LiveBytes` counts: scratch inside an op is not seen. On CUDA every storage is rounded up to the
     allocator's 512 bytes.
     """
     idle = frozenset(id(parameter) for parameter in unused)
-    needs: list[OptimizerNeed] = []
     failure: Exception | None = None
-    for answer in ANSWERS:
+    for answers in ANSWERS:
         try:
-            need, asked = _trial(optimizer, idle, answer)
+            return _trial(optimizer, idle, answers)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
             failure = e
-            continue
-        needs.append(need)
-        if not asked:
-            break
-    if not needs:
-        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        raise UnsupportedModel(
-            f"The memory of {kind} cannot be worked out before its first step: a step on tensors without data ends in "
-            f"{type(failure).__name__}: {failure}. What works is an optimizer whose step takes no closure and makes "
-            "no tensor whose shape depends on data."
-        ) from failure
-    return OptimizerNeed(max(need.state for need in needs), max(need.step_peak for need in needs))
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    raise UnsupportedModel(
+        f"The memory of {kind} cannot be worked out before its first step: a step on tensors without data ends in "
+        f"{type(failure).__name__}: {failure}. What works is an optimizer whose step takes no closure and makes "
+        "no tensor whose shape depends on data."
+    ) from failure
 
 
-def _trial(optimizer: torch.optim.Optimizer, idle: frozenset[int], answer: float) -> tuple[OptimizerNeed, bool]:
-    """The need when every number read back is `answer`, and whether any was."""
+def _trial(optimizer: torch.optim.Optimizer, idle: frozenset[int], answers: tuple[float, float]) -> OptimizerNeed:
+    """The need when every number read back in the first of two steps is `answers[0]`, and in the second the other."""
     device = next(tensors_of([optimizer])).device
     unit = 512 if device.type == "cuda" else 1
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     twin, pairs = _twin(optimizer, fake)
-    peaks, asked = [0], False
+    peaks = [0]
     with fake, _native_rule_on_fakes(original for _, original in pairs), _no_global_hooks():
         for parameter, original in pairs:
             trains = original.requires_grad and id(original) not in idle
             parameter.grad = torch.empty_like(parameter, requires_grad=False) if trains else None
-        for _ in range(2):
+        for answer in answers:
             with _StepBytes(device, holding=[twin], unit=unit, fake=fake) as live:
                 live.answer = answer
                 type(twin).step(twin)
-            asked |= live.asked
             peaks.append(live.peak - storage_bytes(tensors_of([twin]), device, unit=unit))
     state = storage_bytes(tensors_of(list(twin.state.values())), device, unit=unit)
-    return OptimizerNeed(state=state, step_peak=max(peaks)), asked
+    return OptimizerNeed(state=state, step_peak=max(peaks))
 
 
 class _StepBytes(LiveBytes):
     """Counts a step's fake tensors, and gives an answer where the step reads a number back."""
 
     answer = 1.0
-    asked = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.ops.aten._local_scalar_dense.default:
             return super().__torch_dispatch__(func, types, args, kwargs)
         self._note(args[0])
-        self.asked = True
         dtype = args[0].dtype
         if dtype is torch.bool:
             return self.answer > 1
