@@ -76,7 +76,9 @@ def test_resizing() -> None:
         assert live.now == 0
         x.untyped_storage().resize_(8000)
         assert live.now == 8000
-    assert (live.peak, live.now) == (12000, 8000)
+        torch.ops.inductor.resize_storage_bytes_(x, 400)  # Returns nothing: only the argument shows it.
+        assert live.now == 400
+    assert (live.peak, live.now) == (12000, 400)
     assert torch.UntypedStorage.resize_ is plain
 
 
@@ -155,10 +157,11 @@ def test_sparse_tensors_count_what_they_hold() -> None:
 def test_a_wrapper_subclass_counts_what_it_wraps() -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
-    with LiveBytes("cpu") as live:
+    with LiveBytes("cpu", record=True) as live:
         x = TwoTensor(torch.ones(N), torch.ones(N))
         y = x + 1
         assert live.now == storage_bytes([x, y], "cpu") == 16000
+    assert live.timeline[-2:] == [("aten.add.Tensor", 12000), ("aten.add.Tensor", 16000)]
 
 
 def test_modules_and_optimizers_give_all_they_hold() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.optim.optimizer as torch_optimizer
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lowtide.errors import UnsupportedModel
@@ -25,6 +26,13 @@ class Lion(torch.optim.Optimizer):
         super().__init__(list(network.parameters()), {"rate": rate})
         self.scale = torch.full((5,), 0.5)
         self.calls = 0
+        self.average_of = self._average_of
+
+    def _average_of(self, parameter: torch.Tensor) -> torch.Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["average"] = torch.zeros_like(parameter) * self.scale[0]
+        return state["average"]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:
@@ -33,12 +41,63 @@ class Lion(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                state = self.state[parameter]
-                if not state:
-                    state["average"] = torch.zeros_like(parameter)
-                update = (state["average"] * 0.9 + parameter.grad * 0.1).sign()
+                average = self.average_of(parameter)
+                update = (average * 0.9 + parameter.grad * 0.1).sign()
                 parameter.sub_(update * self.scale.mean(), alpha=group["rate"])
-                state["average"].lerp_(parameter.grad, 0.01)
+                average.lerp_(parameter.grad, 0.01)
+
+
+class Staged(torch.optim.Optimizer):
+    """Takes so many copies of each parameter at once: making its state, in early steps, in later ones."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], making: int, early: int, late: int) -> None:
+        super().__init__(parameters, {})
+        self.making, self.early, self.late = making, early, late
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if not self.state[parameter]:
+                    self.state[parameter]["step"] = torch.zeros((), dtype=torch.int64)
+                    [parameter.clone() for _ in range(self.making)]
+                self.state[parameter]["step"] += 1
+                copies = self.late if self.state[parameter]["step"].item() > 5 else self.early
+                [parameter.clone() for _ in range(copies)]
+
+
+class Scheduled(torch.optim.Optimizer):
+    """Looks its rate up by step count, in a short table."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        for group in self.param_groups:
+            count = group.setdefault("count", torch.zeros((), dtype=torch.int64))
+            count += 1
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad * (0.1, 0.01, 0.001)[min(count.item() - 1, 9)])
+
+
+class Decayed(torch.optim.SGD):
+    """Steps by its parent's step."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.copy_(parameter * 0.99)
+        super().step(closure)
+
+
+class Watcher:
+    """Holds what cannot be copied, and is told of steps."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told, self.lock = told, threading.Lock()
+
+    def note(self, *_: Any) -> None:
+        with self.lock:
+            self.told.append("own")
 
 
 class Refiner(torch.optim.Optimizer):
@@ -98,10 +157,13 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Adafactor", {"foreach": True}),
     ("NAdam", {}),
     ("NAdam", {"foreach": True}),
+    ("Adafactor", {"lr": torch.tensor(1e-3)}),
+    ("RAdam", {}),
     ("RAdam", {"foreach": True}),
     ("Adamax", {}),
     ("Adadelta", {"foreach": True}),
     ("Rprop", {}),
+    ("Rprop", {"lr": torch.tensor(1e-3)}),
     ("Muon", {}),
 ]
 
@@ -126,6 +188,23 @@ def test_an_optimizer_written_by_hand() -> None:
     need = state_bytes(optimizer)
     assert optimizer.calls == 0
     assert need == _measured(optimizer)
+
+
+@pytest.mark.parametrize("copies", [(3, 1, 1), (1, 3, 1), (1, 1, 3)])
+def test_the_most_of_the_first_the_early_and_the_late_steps(copies: tuple[int, int, int]) -> None:
+    weight = nn.Parameter(torch.ones(1000))
+    assert state_bytes(Staged([weight], *copies)) == OptimizerNeed(8, 3 * 4000) == _measured(Staged([weight], *copies))
+
+
+def test_numbers_out_of_range_are_not_the_last_word() -> None:
+    optimizer = Scheduled([nn.Parameter(torch.ones(1000))], {})
+    assert state_bytes(optimizer) == OptimizerNeed(0, 4000 + 8)
+    assert "count" not in optimizer.param_groups[0]
+
+
+def test_an_optimizer_that_steps_by_its_parent() -> None:
+    optimizer = Decayed(_model().parameters(), lr=1e-3, momentum=0.9)
+    assert state_bytes(optimizer) == _measured(optimizer)
 
 
 def test_groups_frozen_parameters_and_parameters_without_gradients() -> None:
@@ -185,16 +264,33 @@ def test_the_rule_that_chooses_foreach_is_asked_about_the_real_parameters(monkey
     assert FakeTensor not in torch_optimizer._foreach_supported_types
 
 
+def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is needed to be asked about one: the rule for it is taken, and its allocator's 512 bytes.
+
+    Four weights of 4,000 bytes take 4,096 each. By default the foreach kernels, with a temporary for each weight;
+    step counts are on the CPU. Fused, no temporary; step counts on the GPU, 512 bytes each.
+    """
+    monkeypatch.setattr(torch_optimizer, "_foreach_supported_types", [nn.Parameter, FakeTensor])
+    with FakeTensorMode():
+        weights = [nn.Parameter(torch.empty(1000, device="cuda")) for _ in range(4)]
+        assert state_bytes(torch.optim.AdamW(weights)) == OptimizerNeed(8 * 4096, 4 * 4096)
+        assert state_bytes(torch.optim.AdamW(weights, foreach=False)) == OptimizerNeed(8 * 4096, 3 * 4096)
+        assert state_bytes(torch.optim.AdamW(weights, fused=True)) == OptimizerNeed(8 * 4096 + 4 * 512, 0)
+
+
 def test_the_caller_keeps_everything_as_it_was() -> None:
     """Parameters, gradients, state, options, attributes and random state; hooks and schedulers do not notice."""
     called: list[str] = []
     model = _model()
     optimizer = Lion(model, rate=1e-3)
-    optimizer.register_step_pre_hook(lambda *_: called.append("own"))
+    decayed = Decayed(model.parameters(), lr=1e-3)
+    for each in (optimizer, decayed):
+        each.register_step_pre_hook(Watcher(called).note)
+        each.register_step_post_hook(lambda *_: called.append("own"))
     handle = register_optimizer_step_pre_hook(lambda *_: called.append("global"))
     scheduler = torch.optim.lr_scheduler.LambdaLR(torch.optim.AdamW(model.parameters()), lambda _: 0.5)
     try:
-        for each in (optimizer, scheduler.optimizer):
+        for each in (optimizer, decayed, scheduler.optimizer):
             for stepped in (False, True):
                 if stepped:
                     _measured(each, steps=2)
@@ -210,9 +306,11 @@ def test_the_caller_keeps_everything_as_it_was() -> None:
                 assert [id(tensor) for tensor in tensors_of([each])] == identities
                 assert set(vars(each)) == attributes
                 assert called == []
+                each.step()
+                assert "global" in called
     finally:
         handle.remove()
-    assert optimizer.calls == 2
+    assert optimizer.calls == 4
 
 
 def test_nothing_is_allocated() -> None:

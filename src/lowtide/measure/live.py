@@ -84,11 +84,8 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # A wrapper subclass unwraps itself first; the ops on what it holds come back here.
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor):
-                self._note(leaf)
         results = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves((results, args, kwargs)):  # The arguments again: the op may have resized them.
+        for leaf in tree_leaves((args, kwargs, results)):  # The arguments after the call: it may have resized them.
             if isinstance(leaf, torch.Tensor):
                 self._note(leaf)
         self.peak = max(self.peak, self.now)

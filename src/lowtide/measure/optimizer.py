@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +30,9 @@ class OptimizerNeed:
     step_peak: int
 
 
-# What an optimizer is told, trial by trial, where it reads a number back: small and early, then large and late.
-ANSWERS = (0.5, 1000.0)
+# What an optimizer is told where it reads a number back, in its first step and in its second: numbers as of a young run
+# and as of a long one; if its step fails on those, two that any step count has been.
+ANSWERS = ((0.5, 1000.0), (1.0, 2.0))
 
 
 def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tensor] = ()) -> OptimizerNeed:
@@ -42,69 +43,59 @@ def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tens
     counts. Nothing of the caller's changes, and hooks are not called. Every parameter that requires a gradient gets
     one of its own shape, strides and dtype, but for those in `unused`.
 
-    Fake tensors have no numbers. An optimizer that reads one back (a step count, a norm) is tried with each of
-    `ANSWERS`, and the larger need counts: exact where the number only scales something, or chooses between two ways as
-    RAdam's step count does; an optimizer with further ways that other numbers lead to may need more than is said here.
-    One whose step takes a closure, makes tensors whose shape depends on data, or fails on fake tensors is refused.
+    Fake tensors have no numbers. Where the optimizer reads one back (a step count, a norm) it is told a small one in
+    the first step and a large one in the second. That is exact where the number only scales something, or chooses
+    between two ways as RAdam's step count does; an optimizer with further ways that other numbers lead to may need more
+    than is said here. One whose step takes a closure, makes tensors whose shape depends on data, or fails on fake
+    tensors is refused.
 
     Counted as `LiveBytes` counts: scratch inside an op is not seen. On CUDA every storage is rounded up to the
     allocator's 512 bytes.
     """
     idle = frozenset(id(parameter) for parameter in unused)
-    needs: list[OptimizerNeed] = []
     failure: Exception | None = None
-    for answer in ANSWERS:
+    for answers in ANSWERS:
         try:
-            need, asked = _trial(optimizer, idle, answer)
+            return _trial(optimizer, idle, answers)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
             failure = e
-            continue
-        needs.append(need)
-        if not asked:
-            break
-    if not needs:
-        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        raise UnsupportedModel(
-            f"The memory of {kind} cannot be worked out before its first step: a step on tensors without data ends in "
-            f"{type(failure).__name__}: {failure}. What works is an optimizer whose step takes no closure and makes "
-            "no tensor whose shape depends on data."
-        ) from failure
-    return OptimizerNeed(max(need.state for need in needs), max(need.step_peak for need in needs))
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    raise UnsupportedModel(
+        f"The memory of {kind} cannot be worked out before its first step: a step on tensors without data ends in "
+        f"{type(failure).__name__}: {failure}. What works is an optimizer whose step takes no closure and makes "
+        "no tensor whose shape depends on data."
+    ) from failure
 
 
-def _trial(optimizer: torch.optim.Optimizer, idle: frozenset[int], answer: float) -> tuple[OptimizerNeed, bool]:
-    """The need when every number read back is `answer`, and whether any was."""
+def _trial(optimizer: torch.optim.Optimizer, idle: frozenset[int], answers: tuple[float, float]) -> OptimizerNeed:
+    """The need when every number read back in the first of two steps is `answers[0]`, and in the second the other."""
     device = next(tensors_of([optimizer])).device
     unit = 512 if device.type == "cuda" else 1
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     twin, pairs = _twin(optimizer, fake)
-    step = _bare_step(type(optimizer))
-    peaks, asked = [0], False
-    with fake, _native_rule_on_fakes(original for _, original in pairs):
+    peaks = [0]
+    with fake, _native_rule_on_fakes(original for _, original in pairs), _no_global_hooks():
         for parameter, original in pairs:
             trains = original.requires_grad and id(original) not in idle
             parameter.grad = torch.empty_like(parameter, requires_grad=False) if trains else None
-        for _ in range(2):
+        for answer in answers:
             with _StepBytes(device, holding=[twin], unit=unit, fake=fake) as live:
                 live.answer = answer
-                step(twin)
-            asked |= live.asked
+                type(twin).step(twin)
             peaks.append(live.peak - storage_bytes(tensors_of([twin]), device, unit=unit))
     state = storage_bytes(tensors_of(list(twin.state.values())), device, unit=unit)
-    return OptimizerNeed(state=state, step_peak=max(peaks)), asked
+    return OptimizerNeed(state=state, step_peak=max(peaks))
 
 
 class _StepBytes(LiveBytes):
     """Counts a step's fake tensors, and gives an answer where the step reads a number back."""
 
     answer = 1.0
-    asked = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.ops.aten._local_scalar_dense.default:
             return super().__torch_dispatch__(func, types, args, kwargs)
         self._note(args[0])
-        self.asked = True
         dtype = args[0].dtype
         if dtype is torch.bool:
             return self.answer > 1
@@ -114,11 +105,11 @@ class _StepBytes(LiveBytes):
 def _twin(optimizer: torch.optim.Optimizer, fake: FakeTensorMode) -> tuple[Any, list[tuple[Any, torch.Tensor]]]:
     """The optimizer over again on fake tensors, and its parameters paired with the optimizer's own.
 
-    It is built from the attributes, since a subclass may call for anything in its constructor. Hooks stay behind: they
-    would run user code; so does a `step` that a learning rate scheduler has put on the object.
+    It is built from the attributes, since a subclass may call for anything in its constructor. Hooks stay behind: what
+    they do is not the optimizer's.
     """
     twin: Any = object.__new__(type(optimizer))
-    kept = {name: value for name, value in vars(optimizer).items() if name != "step" and not name.endswith("_hooks")}
+    kept = {name: value for name, value in vars(optimizer).items() if not name.endswith("_hooks")}
     with FakeCopyMode(fake):
         vars(twin).update(copy.deepcopy(kept, {id(optimizer): twin}))
     vars(twin).update({name: OrderedDict() for name in vars(optimizer) if name.endswith("_hooks")})
@@ -128,12 +119,6 @@ def _twin(optimizer: torch.optim.Optimizer, fake: FakeTensorMode) -> tuple[Any, 
         for pair in zip(mine["params"], theirs["params"], strict=True)
     ]
     return twin, pairs
-
-
-def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[[Any], object]:
-    """The class's `step` without the wrapper that calls the hooks registered for all optimizers."""
-    step: Any = kind.step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 @contextmanager
@@ -152,3 +137,17 @@ def _native_rule_on_fakes(originals: Iterable[torch.Tensor]) -> Iterator[None]:
     finally:
         if chosen:
             native.remove(FakeTensor)
+
+
+@contextmanager
+def _no_global_hooks() -> Iterator[None]:
+    """Keeps the hooks registered for the steps of all optimizers from being called."""
+    registered = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    kept = [dict(hooks) for hooks in registered]
+    for hooks in registered:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, mine in zip(registered, kept, strict=True):
+            hooks.update(mine)
