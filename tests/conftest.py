@@ -5,3 +5,6 @@ from __future__ import annotations
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
+# Exact memory counts need blocks that are split to the size asked for; exact numbers need kernels without atomics.
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

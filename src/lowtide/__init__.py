@@ -24,11 +24,12 @@ from lowtide.plan import Bound, Plan
 from lowtide.program import Op, Phase, Program, Role, Value
 
 if TYPE_CHECKING:
-    from lowtide.api import apply, fit, plan, unfit
+    from lowtide.api import Batch, apply, fit, plan, unfit
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "Bound",
     "BudgetTooSmall",
     "InvalidBudget",
@@ -50,7 +51,7 @@ __all__ = [
     "unfit",
 ]
 
-_CALLS = ("apply", "fit", "plan", "unfit")
+_CALLS = ("Batch", "apply", "fit", "plan", "unfit")
 globals().pop("plan")  # The module of that name, which its import above has put in place of the call.
 
 

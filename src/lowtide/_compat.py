@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._C import DispatchKey
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch.fx.graph import _BoxedCodeGen
@@ -69,9 +70,7 @@ def eager_kernels() -> Iterator[None]:
 
 def tracing_options(max_shapes: int) -> contextlib.AbstractContextManager[Any]:
     """Dynamo's settings for a call that may trace: recurrent modules are traced, too many shapes are an error."""
-    import torch._dynamo
-
-    return torch._dynamo.config.patch(
+    return dynamo_config.patch(
         allow_rnn=True, recompile_limit=max_shapes, fail_on_recompile_limit_hit=True, suppress_errors=False
     )
 
@@ -97,7 +96,9 @@ def compile_joint(
         return boxed(module, example)
 
     backend = aot_autograd(fw_compiler=boxed, bw_compiler=boxed, inference_compiler=forward_only, partition_fn=split)
-    with eager_kernels(), functorch_config.patch(donated_buffer=False):
+    # Fake tensors from the cache do not share storages where the first ones of their kind did.
+    uncached = dynamo_config.patch(fake_tensor_cache_enabled=False)
+    with eager_kernels(), uncached, functorch_config.patch(donated_buffer=False):
         return backend(graph, inputs)
 
 

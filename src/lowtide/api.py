@@ -18,6 +18,18 @@ from lowtide.planners import greedy, keep_all, sqrt
 
 Model = TypeVar("Model", bound=nn.Module)
 
+class Batch:
+    """What a model is called with, where that is arguments and keywords both.
+
+    >>> Batch(torch.ones(2), labels=torch.zeros(2)).kwargs
+    {'labels': tensor([0., 0.])}
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
 PLANNERS: dict[str, Planner] = {"greedy": greedy.solve, "keep_all": keep_all.solve, "sqrt": sqrt.solve}
 DEFAULT_PLANNER = "greedy"
 
@@ -42,11 +54,11 @@ def fit(
     eval mode and under `torch.no_grad` the model runs as it always did.
 
     memory_budget   bytes, "8GB", "8GiB", "80%" of the device, or "auto"
-    batch           what the model is called with: a tuple of arguments, a dict of keywords, or the one argument
+    batch           what the model is called with: a tuple of arguments, a dict of keywords, a Batch of both, or the one argument
     optimizer       the optimizer that will step the model
     backend         "eager": the kernels of eager PyTorch
     planner         who plans: one of PLANNERS
-    loss_inside     whether the model returns its loss; None: it does where its first output is a single number
+    loss_inside     whether the model returns its loss; None: it does where an output is a single number
     max_shapes      how many shapes of input are kept planned
 
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
@@ -159,6 +171,8 @@ def _capacity(device: torch.device) -> Callable[[], int]:
 
 def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the model is called with."""
+    if isinstance(batch, Batch):
+        return batch.args, batch.kwargs
     if isinstance(batch, Mapping):
         return (), dict(batch)
     if isinstance(batch, (tuple, list)):

@@ -27,6 +27,7 @@ from lowtide.budget import show
 from lowtide.capture import step
 from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside
+from lowtide.capture.outside import Outside, outside
 from lowtide.captured import Captured
 from lowtide.errors import BudgetTooSmall, PlanMismatch, UnsupportedModel
 from lowtide.measure.held import Held
@@ -55,7 +56,7 @@ class Settings:
     budget       bytes for a whole step, given what the step holds on its device
     planner      from a Program and a budget for its timeline to a Plan
     optimizer    whose state and step count, if given
-    loss_inside  whether the model works out its loss itself; None: it does where its first output is a single number
+    loss_inside  whether the model works out its loss itself; None: it does where an output is a single number
     max_shapes   how many shapes of input are kept planned
     plan         a Plan to carry out instead of planning
     """
@@ -83,7 +84,8 @@ class Call:
     @cached_property
     def held(self) -> Held:
         """What the step holds besides its timeline; looked up only where something is planned."""
-        return Held.now(*self._holders)
+        with _compat.plain_tensors():
+            return Held.now(*self._holders)
 
 
 class Slot:
@@ -118,7 +120,7 @@ class Slot:
 
     def _compile(self, inputs: Sequence[Any], call: Call) -> Callable[..., Any]:
         def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
-            captured = capture(joint, outputs)
+            captured = capture(joint, outputs, handed_on)
             self.captured = replace(captured, program=estimate(captured, device_like(captured.device.type)))
             if call.accumulating not in self.runs:
                 self.runs[call.accumulating] = self.owner.first_runs(self, call)
@@ -127,6 +129,7 @@ class Slot:
         def inference(_: fx.GraphModule) -> None:
             self.captured = None
 
+        handed_on = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not x.is_leaf]
         graph, restore = assume_loss_inside(self.graph, self.owner.settings.loss_inside)
         return restore(_compat.compile_joint(graph, inputs, partition, inference))
 
@@ -163,7 +166,7 @@ class Fitted:
             if not call.slots:
                 raise _nothing_captured()
             if not call.slots[0].whole:
-                self._plan_together(call)
+                self._plan_together(call, outside(output))
         return output
 
     @contextmanager
@@ -207,14 +210,24 @@ class Fitted:
             return self.plan.runs
         return least(slot.captured.program, self.settings.planner).runs
 
-    def _plan_together(self, call: Call) -> None:
+    def _plan_together(self, call: Call, unplanned: Outside) -> None:
         """Plan one budget over all the graphs of the call; those whose plan changes are written anew next time."""
         slots = [slot for slot in call.slots if slot.captured is not None]
         key = call.accumulating, tuple(slots)
         if key in self._joined:
             return
         captureds = [slot.captured for slot in slots if slot.captured is not None]
-        self.plan = plan_step(captureds, call.held, self.settings)
+        held = call.held.with_saved(unplanned.tensors)
+        if unplanned.counts:
+            log.warning(
+                "lowtide: torch.compile's front end left operators of this model outside its graphs, so they are not "
+                "planned: %s. The %s they saved in this call are counted, but another batch may save more. Its "
+                "reasons: %s",
+                unplanned,
+                show(held.unplanned),
+                "; ".join(_compat.graph_break_reasons()),
+            )
+        self.plan = plan_step(captureds, held, self.settings)
         log.info("lowtide: the model is %d graphs; one budget is planned over all of them", len(slots))
         parts = step.split([captured.program for captured in captureds], self.plan.runs)
         for slot, runs in zip(slots, parts, strict=True):
@@ -232,8 +245,9 @@ class Capturing(Fitted):
             raise Captures([slot.captured], call.held)
         return super().first_runs(slot, call)
 
-    def _plan_together(self, call: Call) -> None:
-        raise Captures([slot.captured for slot in call.slots if slot.captured is not None], call.held)
+    def _plan_together(self, call: Call, unplanned: Outside) -> None:
+        held = call.held.with_saved(unplanned.tensors)
+        raise Captures([slot.captured for slot in call.slots if slot.captured is not None], held)
 
 
 def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings) -> tuple[list[Captured], Held]:

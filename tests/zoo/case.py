@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,25 @@ class Case:
         loss = self.loss(call(*self.args, **self.kwargs))
         loss.backward()
         return loss.detach()
+
+    @property
+    def targets(self) -> list[torch.Tensor]:
+        """Tensors that the loss holds and the model never sees."""
+        return [tensor for tensor in _closed_over(self.loss) if isinstance(tensor, torch.Tensor)]
+
+    def to(self, device: torch.device) -> Case:
+        """The same case on another device."""
+        for tensor in self.targets:
+            tensor.data = tensor.data.to(device)
+        args, kwargs = tree_map(
+            lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, (self.args, self.kwargs)
+        )
+        return replace(self, model=self.model.to(device), args=args, kwargs=kwargs)
+
+
+def _closed_over(function: Any) -> list[Any]:
+    found = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return found + [inner for item in found if callable(item) for inner in _closed_over(item)]
 
 
 def classes(count: int, number: int) -> Callable[[Any], torch.Tensor]:

@@ -14,6 +14,7 @@ no planner and no referee has to know of them:
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -40,9 +41,13 @@ from lowtide.program import Op, Phase, Program, Role, Value
 LEAVE, ENTER, TAKE, GIVE = "leave", "enter", "take generator state", "hand over gradients"
 
 
-def capture(joint: fx.GraphModule, forward_outputs: int) -> Captured:
-    """The Program of a joint graph whose first `forward_outputs` outputs are forward's, and what carries it out."""
-    return _Builder(joint, forward_outputs).build()
+def capture(joint: fx.GraphModule, forward_outputs: int, handed_on: Collection[int] = ()) -> Captured:
+    """The Program of a joint graph whose first `forward_outputs` outputs are forward's, and what carries it out.
+
+    `handed_on` are the positions of inputs that something before the graph made: their gradients are not kept, but
+    handed on to it.
+    """
+    return _Builder(joint, forward_outputs, frozenset(handed_on)).build()
 
 
 def device_of(graph: fx.Graph) -> torch.device:
@@ -63,6 +68,7 @@ class _Builder:
 
     joint: fx.GraphModule
     forward_outputs: int
+    handed_on: frozenset[int]
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
@@ -303,14 +309,29 @@ class _Builder:
 
     def _enter(self, graph: fx.Graph) -> None:
         writes: list[int] = []
-        for node in graph.find_nodes(op="placeholder"):
-            if _is_tangent(node):
-                writes += self._new_values(node, Role.GRADIENT)
+        tangents = [node for node in graph.find_nodes(op="placeholder") if _is_tangent(node)]
+        for node in tangents:
+            writes += self._new_values(node, Role.GRADIENT)
         if not _compat.INCOMING_GRADIENTS_ARE_FREED:
             self.outputs.update(writes)
         entered = self._token("entered")
-        self._op(ENTER, Enter(), [self.left], [*writes, entered], once="the gradients of the outputs come in")
+        once = "the gradients of the outputs come in"
+        inside = all(tensor.numel() == 1 for node in tangents for tensor in storage.tensors(node))
+        scratch = 0 if inside else sum(map(self._loss_scratch, tangents))
+        writes.append(self._new_value("loss and its gradient", 2 * max(8, self.unit), Role.OUTPUT))
+        self._op(ENTER, Enter(), [self.left], [*writes, entered], once=once, scratch=scratch)
         self.tokens, self.first_tokens = {}, [entered]
+
+    def _loss_scratch(self, tangent: fx.Node) -> int:
+        """What a loss outside the model is taken to need on one output: cross entropy's log-probabilities and their
+        gradient, in single precision at least, and the gradient of the cast to it where there is one.
+        """
+        found = 0
+        for tensor in storage.tensors(tangent):
+            copies = 2 if tensor.element_size() >= 4 else 3
+            size = copies * tensor.numel() * max(4, tensor.element_size())
+            found += -(-size // self.unit) * self.unit if tensor.device == self.device else 0
+        return found
 
     def _give(self) -> None:
         """Parameter gradients are held to the end; those that autograd must copy are copied."""
@@ -318,11 +339,13 @@ class _Builder:
         reads = list(self.first_tokens)
         writes: list[int] = []
         seen: set[fx.Node] = set()
-        for node, leaf in zip(self.backward_results, inputs, strict=False):
+        for position, (node, leaf) in enumerate(zip(self.backward_results, inputs, strict=False)):
             if not isinstance(node, fx.Node):
                 continue
             values = self._values_of(node)
             reads += values
+            if position in self.handed_on:
+                continue
             if node in seen or not _can_be_stolen(node, leaf):
                 size = -(-_dense_bytes(leaf) // self.unit) * self.unit
                 writes.append(self._new_value(f"{leaf.name} gradient", size, Role.OUTPUT))

@@ -38,12 +38,15 @@ class _NotPlanned(torch.autograd.Function):
 def assume_loss_inside(
     graph: fx.GraphModule, inside: bool | None
 ) -> tuple[fx.GraphModule, Wrap]:
-    """The graph with outputs other than the loss cut off from autograd, and what restores them around its callable."""
+    """The graph with outputs other than the loss cut off from autograd, and what restores them around its callable.
+
+    An output that is a single number and wants a gradient is taken for a loss, unless `inside` is False.
+    """
     output = graph.graph.find_nodes(op="output")[0]
     results = list(output.args[0])
     losses = [i for i, node in enumerate(results) if _is_number(node)]
     others = [i for i, node in enumerate(results) if _wants_gradient(node) and not _is_number(node)]
-    if inside is False or not losses or not others or (inside is None and not _is_number(_first(results))):
+    if inside is False or not losses or not others:
         return graph, lambda compiled: compiled
     cut = fx.GraphModule(graph, copy.deepcopy(graph.graph))
     output = cut.graph.find_nodes(op="output")[0]
@@ -66,10 +69,6 @@ def _restore(compiled: Callable[..., Any], others: Sequence[int]) -> Callable[..
         return outputs
 
     return run
-
-
-def _first(results: Sequence[Any]) -> Any:
-    return next((node for node in results if _wants_gradient(node)), None)
 
 
 def _wants_gradient(node: Any) -> bool:

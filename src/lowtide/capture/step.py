@@ -22,6 +22,10 @@ def join(programs: Sequence[Program]) -> Program:
         base = len(values)
         values += program.values
         shifted.append([_shift(op, base) for op in program.ops])
+        if program is not programs[-1] and program.boundary < len(program.ops):
+            # Between this graph's forward and its backward the later graphs run; only the last one meets the loss.
+            enter = shifted[-1][program.boundary]
+            shifted[-1][program.boundary] = replace(enter, scratch=0)
     forward = [ops[: program.boundary] for ops, program in zip(shifted, programs, strict=True)]
     backward = [ops[program.boundary :] for ops, program in zip(shifted, programs, strict=True)]
     return Program(tuple(values), tuple(op for part in (*forward, *reversed(backward)) for op in part))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,12 +22,16 @@ class Held:
     model        parameters, buffers and the batch
     gradients    gradients that are there when the call begins (they are being accumulated), else 0
     optimizer    what the optimizer holds and needs
+    known        the storages counted in `model`
+    unplanned    what operators outside the captured graphs save for backward
     """
 
     device: torch.device
     model: int
     gradients: int
     optimizer: OptimizerNeed
+    known: frozenset[int]
+    unplanned: int = 0
 
     @classmethod
     def now(cls, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> Held:
@@ -42,12 +47,19 @@ class Held:
             model=storage_bytes(everything, device, unit=unit),
             gradients=storage_bytes(gradients, device, unit=unit),
             optimizer=need,
+            known=frozenset(id(tensor.untyped_storage()) for tensor in everything),
         )
+
+    def with_saved(self, tensors: Sequence[torch.Tensor]) -> Held:
+        """The same, with tensors counted that are saved outside the captured graphs."""
+        unit = 512 if self.device.type == "cuda" else 1
+        new = [tensor for tensor in tensors if id(tensor.untyped_storage()) not in self.known]
+        return replace(self, unplanned=storage_bytes(new, self.device, unit=unit))
 
     @property
     def static(self) -> int:
         """Bytes alive all through forward and backward."""
-        return self.model + self.gradients + self.optimizer.state
+        return self.model + self.gradients + self.optimizer.state + self.unplanned
 
     def after(self, program: Program) -> int:
         """Bytes at the peak of the optimizer's step, when the outputs and all gradients are still there."""
