@@ -11,7 +11,8 @@ import torch
 def take_state(device: torch.device) -> torch.Tensor:
     """The state of the device's default generator."""
     if device.type == "cpu":
-        return torch.get_rng_state()
+        # Detached, so that what counts tensors sees it: the call that makes it is none of PyTorch's operators.
+        return torch.get_rng_state().detach()
     return torch.get_device_module(device).get_rng_state(device)
 
 
