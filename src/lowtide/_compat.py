@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -80,10 +79,12 @@ def compile_joint(
     inputs: Sequence[Any],
     partition: Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]],
     inference: Callable[[torch.fx.GraphModule], None],
+    backward: Callable[[torch.fx.GraphModule], Callable[..., Any]],
 ) -> Callable[..., Any]:
     """AOTAutograd's callable for a graph of Dynamo's, its joint graph split by `partition(joint, outputs)`.
 
-    `inference` is called with the forward graph instead where nothing in it needs a gradient.
+    `inference` is called with the forward graph instead where nothing in it needs a gradient; `backward` makes the
+    boxed function of the backward module.
     """
 
     def split(
@@ -95,7 +96,12 @@ def compile_joint(
         inference(module)
         return boxed(module, example)
 
-    backend = aot_autograd(fw_compiler=boxed, bw_compiler=boxed, inference_compiler=forward_only, partition_fn=split)
+    backend = aot_autograd(
+        fw_compiler=boxed,
+        bw_compiler=lambda module, _: backward(module),
+        inference_compiler=forward_only,
+        partition_fn=split,
+    )
     # Fake tensors from the cache do not share storages where the first ones of their kind did.
     uncached = dynamo_config.patch(fake_tensor_cache_enabled=False)
     with eager_kernels(), uncached, functorch_config.patch(donated_buffer=False):
@@ -161,11 +167,22 @@ def forget(function: Callable[..., Any]) -> None:
     torch._dynamo.eval_frame.reset_code(function.__code__)
 
 
-def will_accumulate(node: Any) -> bool:
-    """Whether the running backward pass will reach this autograd node."""
-    return bool(torch._C._will_engine_execute_node(node))
+def tangent_outputs(joint: torch.fx.Graph) -> list[int]:
+    """The output that each incoming gradient of a joint graph belongs to, in the order of the gradients."""
+    outputs = output_descriptions(joint)
+    tangents = [node for node in joint.find_nodes(op="placeholder") if "tangents" in str(node.target)]
+    return [outputs.index(node.meta["desc"].output) for node in tangents]
 
 
-def accepts(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has a parameter of this name."""
-    return name in inspect.signature(function).parameters
+def backward_node(outputs: Any) -> Any | None:
+    """The autograd node of the AOTAutograd function that made some outputs; None where none needs a gradient."""
+    for output in outputs:
+        node = output.grad_fn if isinstance(output, torch.Tensor) else None
+        # An output that is a view is viewed again outside the function; its own node is a step or two further.
+        for _ in range(3):
+            if node is None or hasattr(node, "_aot_id") or node.name() == "CompiledFunctionBackward":
+                break
+            node = next((following for following, _ in node.next_functions), None)
+        if node is not None and node.name() == "CompiledFunctionBackward":
+            return node
+    return None

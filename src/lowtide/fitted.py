@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowtide import _compat, referee
 from lowtide.apply.emit import emit
+from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
 from lowtide.capture import step
 from lowtide.capture.joint import capture
@@ -130,8 +131,22 @@ class Slot:
             self.captured = None
 
         handed_on = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not x.is_leaf]
+        def backward(module: fx.GraphModule) -> Callable[..., Any]:
+            assert self.captured is not None
+            return backward_function(module, _compat.tangent_outputs(self.captured.joint.graph))
+
         graph, restore = assume_loss_inside(self.graph, self.owner.settings.loss_inside)
-        return restore(_compat.compile_joint(graph, inputs, partition, inference))
+        compiled = _compat.compile_joint(graph, inputs, partition, inference, backward)
+        if self.captured is None:
+            return restore(compiled)
+        tangents = _compat.tangent_outputs(self.captured.joint.graph)
+
+        def watched(*inputs: Any) -> Any:
+            outputs = compiled(*inputs)
+            watch(outputs, tangents)
+            return outputs
+
+        return restore(watched)
 
 
 class Fitted:
