@@ -46,6 +46,14 @@ def test_the_linear_algorithm_is_the_recurrence(objective: Objective) -> None:
         assert min_peak.solve(Sizes(tuple(d)), objective=objective).peak == _recurrence(d, objective)
 
 
+def test_the_search_for_the_least_sum_stops_no_earlier_than_it_may() -> None:
+    """Lines long enough for many different bounds on a segment, where an answer one byte off is easily missed."""
+    draw = random.Random(9)
+    for _ in range(150):
+        d = tuple(draw.randint(0, 12) for _ in range(11))
+        assert min_peak.solve(Sizes(d), objective=Objective.SUM).peak == enumerated.least_peak(d, "sum")
+
+
 def _recurrence(d: list[int], objective: Objective) -> int:
     n = len(d)
     M = [0] * (n - 1) + [d[-1]]
