@@ -20,8 +20,8 @@ class Chain:
     forward_ns         time of each stage's forward run, L numbers
     backward_ns        time of each stage's backward run, L numbers
     value_bytes        |a^0|..|a^L|: the chain's input, and the output of each stage
-    saved_bytes        |s^1|..|s^L|: all that a stage records for its backward run, its output a^l included
-    grad_bytes         |d^0|..|d^L|: the gradient of each value
+    saved_bytes        |ā^1|..|ā^L|: all that a stage records for its backward run, its output a^l included
+    grad_bytes         |δ^0|..|δ^L|: the gradient of each value
     forward_scratch    bytes alive only while a stage runs forward, L numbers
     backward_scratch   bytes alive only while a stage runs backward, L numbers
     loss_scratch       bytes alive only while the loss runs

@@ -42,15 +42,15 @@ class Replay:
 def replay(chain: Chain, runs: Iterable[str]) -> Replay:
     """Carry out `runs`; InvalidPlan where one needs what is not held, or the gradient of the input is never made.
 
-    Memory during a run is all that was held before, all that it writes, and its scratch. With a^l a value, s^l what
-    stage l records (a^l included) and d^l a gradient:
+    Memory during a run is all that was held before, all that it writes, and its scratch. With a^l a value, ā^l what
+    stage l records (a^l included) and δ^l a gradient:
 
         F_none l   needs a^(l-1), leaves a^l instead of it
-        F_ck l     needs a^(l-1) or s^(l-1), keeps it, adds a^l
-        F_all l    needs a^(l-1) or s^(l-1), keeps it, adds s^l
-        loss       needs a^L or s^L, adds d^L; then a plain a^L goes
-        B l        needs d^l, s^l, and a^(l-1) or s^(l-1); adds d^(l-1); then d^l, s^l, a plain a^l, a plain a^(l-1) go
-        drop       of a value (a^l) or of what was saved (s^l) takes no time
+        F_ck l     needs a^(l-1) or ā^(l-1), keeps it, adds a^l
+        F_all l    needs a^(l-1) or ā^(l-1), keeps it, adds ā^l
+        loss       needs a^L or ā^L, adds δ^L; then a plain a^L goes
+        B l        needs δ^l, ā^l, and a^(l-1) or ā^(l-1); adds δ^(l-1); then δ^l, ā^l, a plain a^l, a plain a^(l-1) go
+        drop       of a value (a^l) or of what was saved (ā^l) takes no time
     """
     L = chain.stages
     size = {("value", l): chain.value_bytes[l] for l in range(L + 1)}
@@ -85,7 +85,7 @@ def replay(chain: Chain, runs: Iterable[str]) -> Replay:
 
 
 _KINDS = ("F_none", "F_ck", "F_all", "B", "drop value", "drop saved")
-_READ_SAVED = ("F_ck", "F_all", "loss", "B")  # runs that take a^(l-1) out of s^(l-1) too
+_READ_SAVED = ("F_ck", "F_all", "loss", "B")  # runs that take a^(l-1) out of ā^(l-1) too
 Names = list[tuple[str, int]]
 
 

@@ -17,22 +17,22 @@ def solve(chain: Chain, budget: int | None) -> ChainPlan:
     """Fastest plan whose peak, a^0 included, is at most `budget` bytes (None: no limit).
 
     Over all plans: any run whose needs are met (see `chain_replay.replay`), any stored value dropped at any time.
-    Shortest path from {a^0} to {d^0} over states (d, A, S): stages above d are reversed, the values a^l with l in A
-    and the records s^l with l in S are held. An A* search; the bound on what remains is exact but for reruns:
+    Shortest path from {a^0} to {δ^0} over states (d, A, S): stages above d are reversed, the values a^l with l in A
+    and the records ā^l with l in S are held. An A* search; the bound on what remains is exact but for reruns:
 
         h(d, A, S) = sum of b_l over l <= d  +  sum of f_l over l <= d not in S
 
     Four things are decided without search, and lose nothing. The loss and every B run once: whatever led to a
     gradient that is dropped and made again could be left out. What only stages above d could read is gone. A value is
     dropped only just before a run that does not fit, and no more than it asks for: holding never hurts before that.
-    And if |s^l| >= |a^l|, s^l is kept until B l, and a^l is not held beside it: a record dropped earlier served as a^l
+    And if |ā^l| >= |a^l|, ā^l is kept until B l, and a^l is not held beside it: a record dropped earlier served as a^l
     only, and F_ck l would have made that. a^0 is never dropped, since nothing can make it again.
     Time and memory grow like 3^L in the worst case, so chains longer than MOST_STAGES are refused.
     Ref: the optimum that Beaumont et al. 2019, arXiv 1911.13214, approach by persistent plans.
     """
     if chain.stages > MOST_STAGES:
         raise InvalidProblem(
-            f"forward_ns: has {chain.stages} entries; the exact search takes at most {MOST_STAGES} stages", "forward_ns"
+            f"forward_ns: {chain.stages} stages, but the exact search takes at most {MOST_STAGES}", "forward_ns"
         )
     search = _Search(chain)
     if budget is None:
@@ -52,7 +52,7 @@ def solve(chain: Chain, budget: int | None) -> ChainPlan:
 
 
 class State(NamedTuple):
-    """What memory holds: the gradient d^d (none yet for d = L + 1), values and records as sets of bits, bit l for l."""
+    """What memory holds: the gradient δ^d (none yet for d = L + 1), values and records as sets of bits, bit l for l."""
 
     d: int
     A: int
@@ -63,7 +63,7 @@ class Move(NamedTuple):
     """One run from a state.
 
     words    the run, and the drop that comes with it
-    reads    the run takes a^reads from where it is held, plain or in s^reads
+    reads    the run takes a^reads from where it is held, plain or in ā^reads
     record   the record that it uses up, or 0
     during   bytes held meanwhile
     after    the state that it leaves
@@ -93,7 +93,7 @@ class _Search:
         self.forward_scratch = (0, *chain.forward_scratch, 0)
         self.backward_scratch = (0, *chain.backward_scratch, chain.loss_scratch)
         self.start = State(self.L + 1, 1, 0)
-        # Bit l: s^l is at least as large as a^l, so it is never dropped for its sake.
+        # Bit l: ā^l is at least as large as a^l, so it is never dropped for its sake.
         self.firm = sum(1 << l for l in range(1, self.L + 1) if self.saved[l] >= self.value[l])
         self.known_drops: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self.value_sum = _subset_sums(self.value)

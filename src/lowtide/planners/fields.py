@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ def check_counts(numbers: object, name: str, length: int | None = None) -> tuple
     if isinstance(numbers, (str, bytes)) or not isinstance(numbers, Sequence):
         raise InvalidProblem(f"{name}: {shown(numbers)} is not a list of whole numbers", name)
     if length is not None and len(numbers) != length:
-        raise InvalidProblem(f"{name}: has {len(numbers)} entries, not {length}", name)
+        raise InvalidProblem(f"{name}: length {len(numbers)}, not {length}", name)
     for i, number in enumerate(numbers):
         if type(number) is not int or number < 0:
             raise InvalidProblem(f"{name}: entry {i} is {shown(number)}, not a whole number >= 0", name)
@@ -42,6 +43,6 @@ def check_count(number: object, name: str) -> int:
 
 
 def shown(thing: object) -> str:
-    """What the user wrote, cut where it would fill the screen."""
-    text = repr(thing)
+    """What the user wrote, as JSON where it is that, and cut where it would fill the screen."""
+    text = json.dumps(thing, default=repr)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -15,31 +15,32 @@ from lowtide.planners.chain_replay import ChainPlan, replay
 
 WORK = 10**9  # additions that an exact answer may cost before the grid is thinned; a few seconds
 CELLS = 64 * 10**6  # entries of all tables together; half a gigabyte
-SLOTS = 500  # the grid's size after that, and the least that is always allowed
+SLOTS = 500  # the grid's size after that
+MOST_CELLS = 4 * CELLS  # more than this is never used unasked: beyond 700 stages the grid is thinned further
 Vector = NDArray[Any]
 
 
 def solve(chain: Chain, budget: int | None, *, slots: int | None = None) -> ChainPlan:
     """Fastest persistent plan whose peak, a^0 included, is at most `budget` bytes (None: no limit).
 
-    Persistent: what is stored, a value a^l or all that stage l records, s^l, stays until its backward use.
-    C(s, t, m) is the least time for stages s..t, the loss being stage L+1, with the gradient d^t and a^(s-1) held,
+    Persistent: what is stored, a value a^l or all that stage l records, ā^l, stays until its backward use.
+    C(s, t, m) is the least time for stages s..t, the loss being stage L+1, with the gradient δ^t and a^(s-1) held,
     a^(s-1) not counted in m, m bytes free; f and b are times, o the scratch of a run:
 
         C(s, s, m) = f_s + b_s                                                         if m >= all(s, s)
         C(s, t, m) = min( min over s < k <= t with |a^(k-1)| <= m of
                               f_s + ... + f_(k-1) + C(k, t, m - |a^(k-1)|) + C(s, k-1, m)   if m >= none(s, t)
-                          f_s + C(s+1, t, m - |s^s|) + b_s                             if m >= all(s, t) )
-        all(s, t)  = max(|d^t| + |s^s| + of_s,   |d^s| + |d^(s-1)| + |s^s| + ob_s)
-        none(s, t) = max(|d^t| + |a^s| + of_s,   max over s < j < t of |d^t| + |a^(j-1)| + |a^j| + of_j)
+                          f_s + C(s+1, t, m - |ā^s|) + b_s                             if m >= all(s, t) )
+        all(s, t)  = max(|δ^t| + |ā^s| + of_s,   |δ^s| + |δ^(s-1)| + |ā^s| + ob_s)
+        none(s, t) = max(|δ^t| + |a^s| + of_s,   max over s < j < t of |δ^t| + |a^(j-1)| + |a^j| + of_j)
 
     The answer is C(1, L+1, budget - |a^0|). m is looked up in a grid of amounts; a lookup that falls between two takes
     the lower, so a plan always fits. The grid holds every amount that can be reached if there are at most `slots` of
     them, and then the plan is optimal in its class; otherwise it is `slots` even steps, and the plan may be slower.
-    Without `slots`, as many amounts are allowed as a few seconds and half a gigabyte allow, and at least SLOTS.
-    A plan outside the class may be faster (test_persistence_is_not_always_best). And where |s^s| < |a^s|, against the
-    meaning of s^s, none(s, t) asks for more than the runs do, and the recurrence's best may not be the class's. Whether any plan fits, and `needed`
-    of BudgetTooSmall, are exact for the class at any number of slots.
+    Without `slots`, as many amounts are allowed as a few seconds and half a gigabyte allow, or SLOTS.
+    A plan outside the class may be faster (test_persistence_is_not_always_best). And where |ā^s| < |a^s|, against the
+    meaning of ā^s, none(s, t) asks for more than the runs do, and the recurrence's best may not be the class's.
+    Whether any plan fits, and `needed` of BudgetTooSmall, are exact for the recurrence at any number of slots.
     Time O(L^3 M), memory O(L^2 M), with M the size of the grid.
     Ref: Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, arXiv 1911.13214.
     """
@@ -128,11 +129,12 @@ def _vector(numbers: tuple[int, ...], exact: Any) -> Vector:
 def _grid(stages: _Stages, free: int, slots: int | None) -> tuple[Vector, bool]:
     """Amounts of free memory to tell apart, rising, and whether they are all that can be reached from `free`.
 
-    Stage k is reached with m - |a^(k-1)| from any stage before it, or with m - |s^(k-1)| from the one before it.
+    Stage k is reached with m - |a^(k-1)| from any stage before it, or with m - |ā^(k-1)| from the one before it.
     Amounts too small for every (k, t) are left out, and those with which everything can be stored count as one.
     """
     T = stages.last
-    most = slots if slots is not None else max(SLOTS, min(6 * WORK // T**3, CELLS // T**2, 100_000))
+    quick = min(6 * WORK // T**3, CELLS // T**2, 100_000)
+    most = slots if slots is not None else max(quick, min(SLOTS, MOST_CELLS // T**2), 2)
     exact = stages.least.dtype
     here = before = np.array([free], dtype=exact)
     complete = True
