@@ -35,6 +35,26 @@ def long_chain(stages: int, seed: int = 3, most: int = 10**6) -> Chain:
     )
 
 
+def uneven_chain(draw: random.Random, stages: int) -> Chain:
+    """A chain in which most sizes are small and some are large."""
+
+    def numbers(count: int) -> tuple[int, ...]:
+        return tuple(draw.choice([0, 1, 2, 9]) for _ in range(count))
+
+    values = numbers(stages + 1)
+    saved = tuple(value + draw.choice([0, 0, 1, 5]) for value in values[1:])
+    return Chain(
+        forward_ns=tuple(draw.randint(0, 5) for _ in range(stages)),
+        backward_ns=tuple(draw.randint(0, 5) for _ in range(stages)),
+        value_bytes=values,
+        saved_bytes=saved,
+        grad_bytes=numbers(stages + 1),
+        forward_scratch=numbers(stages),
+        backward_scratch=numbers(stages),
+        loss_scratch=draw.choice([0, 0, 9]),
+    )
+
+
 @given(chains(most_stages=3), st.integers(0, 30), st.integers(1, 6))
 @settings(max_examples=250, deadline=None)
 def test_a_plan_keeps_its_promises(chain: Chain, budget: int, slots: int) -> None:
@@ -58,16 +78,21 @@ def test_a_plan_keeps_its_promises(chain: Chain, budget: int, slots: int) -> Non
     assert coarse.time == optimum if coarse.optimal else coarse.time >= optimum
 
 
-def test_four_uneven_stages() -> None:
-    """The same on chains of four stages, at budgets between the least that works and the most that helps."""
-    draw = random.Random(8)
-    for seed in range(25):
-        chain = long_chain(4, seed, most=9)
-        most = rotor.solve(chain, None).peak
-        with pytest.raises(BudgetTooSmall) as caught:
-            rotor.solve(chain, 0)
-        budget = draw.randint(caught.value.needed, most)
-        assert rotor.solve(chain, budget).time == enumerated.least_persistent_time(chain, budget)
+@pytest.mark.parametrize(("stages", "count"), [(2, 150), (3, 150), (4, 25)])
+def test_the_tightest_budgets(stages: int, count: int) -> None:
+    """Sizes of extremes (a large gradient over a small one, a large scratch in one stage), where every term counts."""
+    draw = random.Random(stages)
+    for _ in range(count):
+        chain = uneven_chain(draw, stages)
+        refused = attempt(rotor.solve, chain, -1)
+        assert isinstance(refused, BudgetTooSmall)
+        needed = refused.needed
+        assert enumerated.least_persistent_time(chain, needed - 1) is None
+        for budget in (needed, needed + draw.randint(1, 4), draw.randint(needed, rotor.solve(chain, None).peak)):
+            plan = rotor.solve(chain, budget)
+            assert enumerated.replay(chain, plan.runs) == (plan.time, plan.peak)
+            assert plan.time == enumerated.least_persistent_time(chain, budget)
+            assert plan.peak <= budget
 
 
 def test_the_gradient_that_counts_is_the_last_stages() -> None:
@@ -146,15 +171,15 @@ def test_a_budget_too_small_names_the_place_and_the_remedy() -> None:
 
 def test_needed_is_exact_when_the_grid_is_coarse() -> None:
     """At the least budget that works a thinned grid rounds every way to do it out of reach; a plan is found still."""
-    chain = long_chain(40)
-    with pytest.raises(BudgetTooSmall) as caught:
-        rotor.solve(chain, 0, slots=20)
-    needed = caught.value.needed
-    plan = rotor.solve(chain, needed, slots=20)
-    assert enumerated.replay(chain, plan.runs) == (plan.time, plan.peak)
-    assert plan.peak <= needed
-    with pytest.raises(BudgetTooSmall):
-        rotor.solve(chain, needed - 1, slots=20)
+    for seed in range(12):
+        chain = long_chain(20 + seed, seed)
+        refused = attempt(rotor.solve, chain, 0)
+        assert isinstance(refused, BudgetTooSmall)
+        plan = rotor.solve(chain, refused.needed, slots=5 + seed)
+        assert enumerated.replay(chain, plan.runs) == (plan.time, plan.peak)
+        assert plan.peak <= refused.needed
+        with pytest.raises(BudgetTooSmall):
+            rotor.solve(chain, refused.needed - 1, slots=5 + seed)
 
 
 def test_a_finer_grid_comes_closer() -> None:
