@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from hypothesis import strategies as st
@@ -45,6 +46,26 @@ def chains(draw: st.DrawFn, most_stages: int = 4, most_bytes: int = 6) -> Chain:
         forward_scratch=numbers(stages),
         backward_scratch=numbers(stages),
         loss_scratch=draw(size),
+    )
+
+
+def uneven_chain(draw: random.Random, stages: int) -> Chain:
+    """A chain in which most sizes are small and some are large."""
+
+    def numbers(count: int) -> tuple[int, ...]:
+        return tuple(draw.choice([0, 1, 2, 9]) for _ in range(count))
+
+    values = numbers(stages + 1)
+    saved = tuple(value + draw.choice([0, 0, 1, 5]) for value in values[1:])
+    return Chain(
+        forward_ns=tuple(draw.randint(0, 5) for _ in range(stages)),
+        backward_ns=tuple(draw.randint(0, 5) for _ in range(stages)),
+        value_bytes=values,
+        saved_bytes=saved,
+        grad_bytes=numbers(stages + 1),
+        forward_scratch=numbers(stages),
+        backward_scratch=numbers(stages),
+        loss_scratch=draw.choice([0, 0, 9]),
     )
 
 

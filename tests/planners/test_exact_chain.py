@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from lowtide.errors import BudgetTooSmall, InvalidProblem
 from lowtide.planners import exact_chain, rotor
 from lowtide.planners.chain import Chain
 from tests.oracles import chains as enumerated
-from tests.planners.drawn import attempt, chains, equal_chain
+from tests.planners.drawn import attempt, chains, equal_chain, uneven_chain
 
 FIVE = equal_chain(5)
 
@@ -50,6 +53,25 @@ def test_records_smaller_than_their_values(chain: Chain, data: st.DataObject) ->
         assert answer.time == enumerated.least_time(odd, budget)
 
 
+@pytest.mark.parametrize(("stages", "count"), [(2, 150), (3, 120), (4, 8)])
+@pytest.mark.parametrize("records", ["as they are", "of any size"])
+def test_the_tightest_budgets(stages: int, count: int, records: str) -> None:
+    """Sizes of extremes, from the least budget that works on; the peak promised is the peak of the runs."""
+    draw = random.Random(stages)
+    for _ in range(count):
+        chain = uneven_chain(draw, stages)
+        if records == "of any size":
+            chain = replace(chain, saved_bytes=tuple(draw.choice([0, 1, 2, 9]) for _ in range(stages)))
+        refused = attempt(exact_chain.solve, chain, -1)
+        assert isinstance(refused, BudgetTooSmall)
+        assert enumerated.least_time(chain, refused.needed - 1) is None
+        for budget in (refused.needed, draw.randint(refused.needed, exact_chain.solve(chain, None).peak)):
+            plan = exact_chain.solve(chain, budget)
+            assert enumerated.replay(chain, plan.runs) == (plan.time, plan.peak)
+            assert plan.time == enumerated.least_time(chain, budget)
+            assert plan.peak <= budget
+
+
 @given(chains(most_stages=6), st.integers(0, 50), st.integers(1, 5))
 @settings(max_examples=150, deadline=None)
 def test_more_memory_is_never_slower_and_persistence_never_faster(chain: Chain, budget: int, more: int) -> None:
@@ -86,6 +108,17 @@ def test_a_budget_that_only_dropping_meets() -> None:
     assert ", ".join(exact_chain.solve(chain, 12).runs) == (
         "F_ck 1, F_all 2, F_all 3, loss, drop value 1, B 3, F_all 1, B 2, B 1"
     )
+
+
+def test_a_value_is_let_go_before_the_record_that_contains_it_is_made() -> None:
+    """At 21 bytes a^1 gives way to ā^1, which holds it too; beside each other they would make the peak 23."""
+    chain = Chain(
+        (2, 5, 1, 1), (4, 4, 1, 3), (2, 2, 1, 2, 1), (9, 1, 1, 1), (0, 2, 0, 1, 2), (9, 0, 2, 0), (1, 0, 1, 2), 9
+    )
+    for budget in range(20, 30):
+        plan = exact_chain.solve(chain, budget)
+        assert enumerated.replay(chain, plan.runs) == (plan.time, plan.peak)
+        assert plan.peak <= budget
 
 
 def test_golden_plan() -> None:

@@ -15,7 +15,7 @@ from lowtide.planners import exact_chain, rotor
 from lowtide.planners.chain import Chain
 from lowtide.planners.chain_replay import replay
 from tests.oracles import chains as enumerated
-from tests.planners.drawn import attempt, chains, equal_chain
+from tests.planners.drawn import attempt, chains, equal_chain, uneven_chain
 
 FIVE = equal_chain(5)
 
@@ -32,26 +32,6 @@ def long_chain(stages: int, seed: int = 3, most: int = 10**6) -> Chain:
     scratch = max(most // 10, 1)
     return Chain(
         numbers(stages), numbers(stages), values, saved, numbers(stages + 1), numbers(stages, scratch), numbers(stages)
-    )
-
-
-def uneven_chain(draw: random.Random, stages: int) -> Chain:
-    """A chain in which most sizes are small and some are large."""
-
-    def numbers(count: int) -> tuple[int, ...]:
-        return tuple(draw.choice([0, 1, 2, 9]) for _ in range(count))
-
-    values = numbers(stages + 1)
-    saved = tuple(value + draw.choice([0, 0, 1, 5]) for value in values[1:])
-    return Chain(
-        forward_ns=tuple(draw.randint(0, 5) for _ in range(stages)),
-        backward_ns=tuple(draw.randint(0, 5) for _ in range(stages)),
-        value_bytes=values,
-        saved_bytes=saved,
-        grad_bytes=numbers(stages + 1),
-        forward_scratch=numbers(stages),
-        backward_scratch=numbers(stages),
-        loss_scratch=draw.choice([0, 0, 9]),
     )
 
 
@@ -78,7 +58,7 @@ def test_a_plan_keeps_its_promises(chain: Chain, budget: int, slots: int) -> Non
     assert coarse.time == optimum if coarse.optimal else coarse.time >= optimum
 
 
-@pytest.mark.parametrize(("stages", "count"), [(2, 150), (3, 150), (4, 25)])
+@pytest.mark.parametrize(("stages", "count"), [(2, 150), (3, 150), (4, 8)])
 def test_the_tightest_budgets(stages: int, count: int) -> None:
     """Sizes of extremes (a large gradient over a small one, a large scratch in one stage), where every term counts."""
     draw = random.Random(stages)

@@ -62,15 +62,16 @@ class State(NamedTuple):
 class Move(NamedTuple):
     """One run from a state.
 
-    words    the run, and the drop that comes with it
+    sheds    values dropped before it, by bits, since what it makes contains them
     reads    the run takes a^reads from where it is held, plain or in ā^reads
     record   the record that it uses up, or 0
     during   bytes held meanwhile
     after    the state that it leaves
     """
 
-    words: tuple[str, ...]
+    run: str
     ns: int
+    sheds: int
     reads: int
     record: int
     during: int
@@ -117,18 +118,18 @@ class _Search:
                 continue
             bit, during = 1 << l, held + self.forward_scratch[l]
             if not S & bit:
-                beside = A & ~(bit & self.firm)
-                words = (f"F_all {l}", f"drop value {l}") if beside != A else (f"F_all {l}",)
-                yield Move(words, self.forward[l], l - 1, 0, during + self.saved[l], State(d, beside, S | bit))
+                sheds = A & bit & self.firm
+                full = during + self.saved[l] - self.value_sum[sheds]
+                yield Move(f"F_all {l}", self.forward[l], sheds, l - 1, 0, full, State(d, A & ~sheds, S | bit))
             if l < d and not A & bit:
-                yield Move((f"F_ck {l}",), self.forward[l], l - 1, 0, during + self.value[l], State(d, A | bit, S))
+                yield Move(f"F_ck {l}", self.forward[l], 0, l - 1, 0, during + self.value[l], State(d, A | bit, S))
         if (A | S) >> (d - 1) & 1 and (d > self.L or S >> d & 1):
             during = held + self.grad[d - 1] + self.backward_scratch[d]
             after = State(d - 1, A & (1 << d - 1) - 1, S & (1 << d) - 1)
             if d > self.L:
-                yield Move(("loss",), 0, d - 1, 0, during, after)
+                yield Move("loss", 0, 0, d - 1, 0, during, after)
             else:
-                yield Move((f"B {d}",), self.backward[d], d - 1, d, during, after)
+                yield Move(f"B {d}", self.backward[d], 0, d - 1, d, during, after)
 
     def fastest(self, budget: int) -> list[str] | None:
         """The runs of least time within the budget, or None if there are none: A*."""
@@ -145,24 +146,21 @@ class _Search:
             if state.d == 0:
                 return _path(parents, state)
             for move in self.moves(state):
-                for drops, after in self.thinned(state, move, move.during - budget):
+                for words, after in self.thinned(state, move, move.during - budget):
                     then = now + move.ns
                     if then < time.get(after, then + 1):
                         time[after] = then
-                        parents[after] = (state, (*drops, *move.words))
+                        parents[after] = (state, words)
                         heappush(queue, (then + self.remaining(after), after))
         return None
 
     def thinned(self, state: State, move: Move, excess: int) -> Iterator[tuple[tuple[str, ...], State]]:
-        """Each way of dropping no more than the move needs so as to save `excess` bytes: what goes, what is left."""
-        if excess <= 0:
-            yield (), move.after
-            return
-        for gone_A, gone_S in self.drops(state.A & ~1, state.S & ~self.firm, excess):
+        """Each way of dropping no more than the move needs so as to save `excess` bytes, and the state afterwards."""
+        for gone_A, gone_S in self.drops(state.A & ~(move.sheds | 1), state.S & ~self.firm, max(excess, 0)):
             A, S = state.A & ~gone_A, state.S & ~gone_S
             if (A | S) >> move.reads & 1 and (not move.record or S >> move.record & 1):
-                words = [f"drop value {l}" for l in _bits(gone_A)] + [f"drop saved {l}" for l in _bits(gone_S)]
-                yield tuple(words), State(move.after.d, move.after.A & ~gone_A, move.after.S & ~gone_S)
+                after = State(move.after.d, move.after.A & ~gone_A, move.after.S & ~gone_S)
+                yield _words(move, gone_A, gone_S), after
 
     def drops(self, A: int, S: int, excess: int) -> list[tuple[int, int]]:
         """The smallest sets of values within A and records within S that hold `excess` bytes."""
@@ -194,7 +192,7 @@ class _Search:
                 continue
             if state.d == 0:
                 return _path(parents, state)
-            steps = [(move.words, move.during, move.after) for move in self.moves(state)]
+            steps = [(_words(move, 0, 0), move.during, move.after) for move in self.moves(state)]
             steps += [((f"drop value {l}",), 0, state._replace(A=state.A & ~(1 << l))) for l in _bits(state.A & ~1)]
             loose = state.S & ~self.firm
             steps += [((f"drop saved {l}",), 0, state._replace(S=state.S & ~(1 << l))) for l in _bits(loose)]
@@ -204,6 +202,12 @@ class _Search:
                     peak[after] = then
                     parents[after] = (state, words)
                     heappush(queue, (then, after))
+
+
+def _words(move: Move, gone_A: int, gone_S: int) -> tuple[str, ...]:
+    """The drops and the run of one step."""
+    values = (f"drop value {l}" for l in _bits(move.sheds | gone_A))
+    return (*values, *(f"drop saved {l}" for l in _bits(gone_S)), move.run)
 
 
 def _bits(mask: int) -> list[int]:
