@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone, as `head` does. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        return 130
     return code
 
 
