@@ -88,6 +88,26 @@ def test_the_gradient_that_counts_is_the_last_stages() -> None:
     assert [rotor.solve(chain, budget).time for budget in (13, 16, 17)] == [5, 5, 4]
 
 
+def test_every_threshold_counts() -> None:
+    """Chains found because leaving a threshold out makes their plans slower or promises the impossible.
+
+    The optima of the first two are enumeration's. In the last, stage 1 must run again for stage 2's backward run, with
+    δ^2 held: 9 for a^0, 9 for a^1, 9 of scratch, 2 for δ^2.
+    """
+    recorded = Chain(
+        (2, 3, 5, 0), (0, 5, 4, 0), (0, 1, 9, 9, 2), (1, 14, 10, 2), (0, 1, 1, 1, 2), (9, 9, 9, 2), (9, 1, 1, 2), 9
+    )
+    assert rotor.solve(recorded, 30).time == 29
+    turned = Chain(
+        (3, 2, 5, 0), (1, 4, 3, 5), (2, 1, 0, 9, 1), (1, 5, 10, 1), (0, 1, 0, 2, 9), (2, 0, 9, 1), (9, 2, 1, 2), 9
+    )
+    assert rotor.solve(turned, 29).time == 38
+    swept = Chain((3, 4), (4, 0), (9, 9, 2), (9, 2), (0, 0, 2), (9, 2), (2, 1), 9)
+    refused = attempt(rotor.solve, swept, 28)
+    assert isinstance(refused, BudgetTooSmall)
+    assert refused.needed == 29
+
+
 @pytest.mark.parametrize(
     ("budget", "time"), [(6, 25), (7, 20), (8, 19), (9, 18), (10, 17), (11, 17), (12, 16), (13, 15), (None, 15)]
 )
