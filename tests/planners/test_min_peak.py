@@ -153,6 +153,12 @@ def test_sizes_print_and_parse(sizes: Sizes) -> None:
     assert Sizes.parse(str(sizes)) == sizes == Sizes.from_json(sizes.to_json())
 
 
+@pytest.mark.parametrize("text", ["", "bytes 1 x", "bytes 1 -1", "byte 1"])
+def test_text_that_holds_no_sizes(text: str) -> None:
+    with pytest.raises(InvalidProblem):
+        Sizes.parse(text)
+
+
 @pytest.mark.parametrize(
     ("data", "field", "message"),
     [

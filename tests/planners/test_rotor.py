@@ -92,7 +92,7 @@ def test_every_threshold_counts() -> None:
     """Chains found because leaving a threshold out makes their plans slower or promises the impossible.
 
     The optima of the first two are enumeration's. In the last, stage 1 must run again for stage 2's backward run, with
-    δ^2 held: 9 for a^0, 9 for a^1, 9 of scratch, 2 for δ^2.
+    δ^2 held: 9 for a^0, 9 for ā^1, 9 of scratch, 2 for δ^2.
     """
     recorded = Chain(
         (2, 3, 5, 0), (0, 5, 4, 0), (0, 1, 9, 9, 2), (1, 14, 10, 2), (0, 1, 1, 1, 2), (9, 9, 9, 2), (9, 1, 1, 2), 9
@@ -206,6 +206,12 @@ def test_numbers_beyond_64_bits() -> None:
 @given(chains())
 def test_a_chain_prints_and_parses(chain: Chain) -> None:
     assert Chain.parse(str(chain)) == chain == Chain.from_json(chain.to_json())
+
+
+@pytest.mark.parametrize("text", ["", "\n", "forward_ns x", "forward_ns 1", "colour 1"])
+def test_text_that_holds_no_chain(text: str) -> None:
+    with pytest.raises(InvalidProblem):
+        Chain.parse(text)
 
 
 def test_fields_left_out() -> None:

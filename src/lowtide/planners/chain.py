@@ -79,7 +79,7 @@ class Chain:
         """The problem that `str` printed as `text`."""
         facts: dict[str, Any] = {}
         for line in text.splitlines():
-            name, *words = line.split()
+            name, *words = line.split() or [""]
             if not all(word.isdecimal() for word in words):
                 raise InvalidProblem(f"{name}: {' '.join(words)!r} is not a line of whole numbers >= 0", name)
             facts[name] = [int(word) for word in words]

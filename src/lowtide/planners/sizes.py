@@ -43,7 +43,9 @@ class Sizes:
     @classmethod
     def parse(cls, text: str) -> Sizes:
         """The problem that `str` printed as `text`."""
-        name, *words = text.split()
+        name, *words = text.split() or [""]
         if name != "bytes":
             raise InvalidProblem(f"bytes: expected the word 'bytes', found {name!r}", "bytes")
+        if not all(word.isdecimal() for word in words):
+            raise InvalidProblem(f"bytes: {' '.join(words)!r} is not a line of whole numbers >= 0", "bytes")
         return cls(tuple(map(int, words)))
