@@ -1,0 +1,7 @@
+"""`python -m lowtide` is the command `lowtide`."""
+
+import sys
+
+from lowtide.cli import main
+
+sys.exit(main())
