@@ -296,13 +296,13 @@ def _best_path(sets: LowerSets, arcs: _Arcs, sign: int) -> list[int]:
     bounds = _bounds(arcs, sign)
     total = int(sets.ns[-1])
     slack = 1e-9 * total + 1e-3
-    margin = total / 2000
+    margin = total / 1000
     while True:
         labels = _Labels(len(sets))
         _spread(arcs, sign, bounds, bounds[1].least + margin + slack, slack, labels)
         if labels.count[-1]:
             return labels.path(arcs, sign)
-        margin = 4 * margin + 1
+        margin = 2 * margin + 1
 
 
 class _Labels:
