@@ -86,7 +86,7 @@ def _all_stored(dag: Dag, tree: DivisionTree, bound: int) -> list[int]:
 def _way(dag: Dag, tree: DivisionTree, region: Linear, bound: int, f: list[int]) -> tuple[int, list[int]]:
     """Bytes stored on the shortest way through a linear region, and for each stop the stop before it.
 
-    Stop 0 is the entry, stop k the k-th cut, the last one the exit. What lies between stops a and b is near[b] - far[a].
+    Stop 0 is the entry, stop k the k-th cut, the last one the exit. Between stops a and b lie near[b] - far[a] bytes.
     """
     weight = [0, *(dag.bytes[v] for v in region.cuts), 0]
     near, far = [0], [0]

@@ -70,7 +70,9 @@ def division_tree(dag: Dag) -> DivisionTree:
     for ends, name in ((sources, "sources"), (targets, "targets")):
         if len(ends) != 1:
             some = ", ".join(map(str, ends[:8])) + (", ..." if len(ends) > 8 else "")
-            raise InvalidProblem(f"edges: must leave one source and one target, found {len(ends)} {name}: {some}", "edges")
+            raise InvalidProblem(
+                f"edges: must leave one source and one target, found {len(ends)} {name}: {some}", "edges"
+            )
     source, target = sources[0], targets[0]
     builder = _Builder(dag)
     inside = set(range(len(dag))) - {source, target}
@@ -153,9 +155,9 @@ class _Builder:
         pieces: dict[tuple[int, ...], None] = {}
         for out in members:
             root = exit_ if out == entry else entry
-            for piece in _hanging(graph, out, root, {entry, exit_}):
-                if len(piece) < len(values):
-                    pieces[tuple(sorted(piece))] = None
+            for hanging in _hanging(graph, out, root, {entry, exit_}):
+                if len(hanging) < len(values):
+                    pieces[tuple(sorted(hanging))] = None
         covered: set[int] = set()
         found = []
         for piece in sorted(pieces, key=lambda piece: (-len(piece), piece)):

@@ -67,8 +67,12 @@ def lower_sets(dag: Dag, family: Family) -> LowerSets:
     member = np.ascontiguousarray(member[:, np.argsort(member.sum(axis=0), kind="stable")])
     none = np.zeros_like(member[0])
     within = [np.logical_and.reduce(member[list(row)]) if row else ~none for row in dag.before]
-    next_to = np.array([~member[v] & np.logical_or.reduce([none, *member[list(dag.before[v])]]) for v in range(len(dag))])
-    beside = np.array([~member[v] & np.logical_or.reduce([none, *next_to[list(dag.after[v])]]) for v in range(len(dag))])
+    next_to = np.array(
+        [~member[v] & np.logical_or.reduce([none, *member[list(dag.before[v])]]) for v in range(len(dag))]
+    )
+    beside = np.array(
+        [~member[v] & np.logical_or.reduce([none, *next_to[list(dag.after[v])]]) for v in range(len(dag))]
+    )
     sizes, times = np.array(dag.bytes, dtype=np.int64), np.array(dag.ns, dtype=np.int64)
     ahead = _weigh(sizes, next_to) + _weigh(sizes, beside)
     del next_to, beside
