@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lowtide.errors import BudgetTooSmall, InvalidProblem
 from lowtide.planners import dag_step
-from lowtide.planners.dag import Dag
+from lowtide.planners.dag import TOTAL, Dag
 
 MOST = 8
 States = NDArray[np.int32]
@@ -53,7 +53,9 @@ def solve(dag: Dag, budget: int | None) -> Optimum:
     if len(dag) > MOST:
         raise InvalidProblem(f"bytes: exact takes dags of at most {MOST} values, found {len(dag)}", "bytes")
     search = _Search(dag)
-    if budget is None:
+    if budget is not None:
+        budget = max(-1, min(budget, 2 * TOTAL))
+    else:
         budget = search.least_peak()
     runs = search.run(budget, dag.ns)
     if runs is None:

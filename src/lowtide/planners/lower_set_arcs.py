@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide.planners.dag import Dag
+from lowtide.planners.dag import TOTAL, Dag
 from lowtide.planners.lower_set_family import Family, Ints, LowerSets, lower_sets
 
 FAR = 2**62
@@ -57,6 +57,8 @@ class Arcs:
 
 def arcs_within(dag: Dag, sets: LowerSets, budget: int) -> Arcs | None:
     """The steps that fit in some sequence within `budget`; None where there is no such sequence."""
+    # No formula peak reaches four times all bytes; budgets beyond would only leave the range of 64 bits.
+    budget = max(-1, min(budget, 4 * TOTAL))
     least = np.full(len(sets), FAR, dtype=np.int64)
     least[0] = 0
     rows: list[Row | None] = [None] * len(sets)

@@ -14,6 +14,7 @@ Floats = NDArray[np.float64]
 
 LEVELS = 16
 CLIMBS = 60
+STEPS_CLIMBED = 500_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def bounds(sets: LowerSets, arcs: Arcs, sign: int) -> Bounds:
     best, at_best, over_best = free, prices, over
     reached = min(_greedy(arcs, sign, free), FAR if time is None else time)
     pace, idle = 1.0, 0
-    for climb in range(1, CLIMBS):
+    # Climbing pays while a pass over the steps is cheap beside the search that it shortens.
+    for climb in range(1, max(12, min(CLIMBS, STEPS_CLIMBED // len(arcs.steps.start)))):
         over = np.where((prices <= 0) & (over < 0), 0.0, over)
         if reached - best.least <= max(1.0, 1e-3 * abs(best.least)) or not over.any():
             break
@@ -119,7 +121,7 @@ def _relax(arcs: Arcs, sign: int, level: Ints, prices: Floats) -> tuple[Bound, F
 
 
 def _greedy(arcs: Arcs, sign: int, bound: Bound) -> int:
-    """Signed time of a sequence within the budget: to each set only the way that is best at these prices is followed."""
+    """Signed time of a sequence within the budget; to each set only the way best at these prices is followed."""
     time = np.zeros(len(arcs.ends) - 1, dtype=np.int64)
     kept = np.full(len(arcs.ends) - 1, FAR, dtype=np.int64)
     kept[0] = 0

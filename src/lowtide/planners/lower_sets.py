@@ -170,8 +170,9 @@ class _Labels:
         steps = np.flatnonzero(self.fewest[row.start] <= row.most)
         start = row.start[steps]
         counts = self.count[start]
-        places = np.repeat(self.start[start] - (counts.cumsum() - counts), counts)
-        return np.repeat(steps, counts), places + np.arange(len(places))
+        places: Ints = np.repeat(self.start[start] - (counts.cumsum() - counts), counts)
+        places += np.arange(len(places), dtype=np.int64)
+        return np.repeat(steps, counts), places
 
     def path(self) -> list[int]:
         """The sets on the way to the first label of the last set, found again from the numbers alone."""
