@@ -62,8 +62,8 @@ def division_tree(dag: Dag) -> DivisionTree:
     A region is a component that is left when its entry i and exit j are taken out of the graph, so regions are those
     pieces of the pairs that separate it, and the tree is that of the triconnected components of the graph with an edge
     from target to source: linear are its cycles, branch its bonds, complicate the rest. Two regions that touch without
-    one being inside the other lie between cuts of one linear region. O(n) searches at each complicate region, O(n + m)
-    elsewhere.
+    one being inside the other lie between cuts of one linear region. Time O(n (n + m)): a search of the region for
+    each value stored in a complicate one.
     """
     sources = [v for v in range(len(dag)) if not dag.before[v]]
     targets = [v for v in range(len(dag)) if not dag.after[v]]
@@ -145,32 +145,31 @@ class _Builder:
     def largest_inside(self, entry: int, exit_: int, values: list[int]) -> list[tuple[int, int, list[int]]]:
         """The largest proper subregions of a region without cuts, with their entries and exits.
 
-        With one of a separating pair taken out, the other is a cut vertex of what is left (entry and exit joined by an
-        edge), and what hangs on it away from entry and exit is a subregion.
+        With the entry of a subregion taken out, its exit is a cut vertex of what is left (entry and exit of the whole
+        joined by an edge), and the subregion hangs on it. The largest do not hold each other's entries, so, in index
+        order, what lies in one already found need not be tried: one search for each value that is in none.
         """
-        members = {*values, entry, exit_}
-        graph = {v: [w for w in self.near[v] if w in members] for v in members}
+        graph = {v: [w for w in self.near[v] if w in members] for members in [{*values, entry, exit_}] for v in members}
         for a, b in ((entry, exit_), (exit_, entry)):
             graph[a] = [b, *(w for w in graph[a] if w != b)]
-        pieces: dict[tuple[int, ...], None] = {}
-        for out in members:
-            root = exit_ if out == entry else entry
-            for hanging in _hanging(graph, out, root, {entry, exit_}):
-                if len(hanging) < len(values):
-                    pieces[tuple(sorted(hanging))] = None
         covered: set[int] = set()
         found = []
-        for piece in sorted(pieces, key=lambda piece: (-len(piece), piece)):
-            if piece[0] not in covered:
-                covered.update(piece)
-                around = {w for v in piece for w in self.near[v]}.difference(piece)
-                first, last = sorted(around)
-                found.append((first, last, list(piece)))
+        for out in (entry, *values):
+            if out in covered:
+                continue
+            root = exit_ if out == entry else entry
+            for piece in _hanging(graph, out, root, {entry, exit_}, len(values)):
+                if piece[0] not in covered:
+                    covered.update(piece)
+                    around = {w for v in piece for w in self.near[v]}.difference(piece)
+                    first, last = sorted(around)
+                    found.append((first, last, sorted(piece)))
         return found
 
 
-def _hanging(graph: dict[int, list[int]], out: int, root: int, ends: set[int]) -> list[list[int]]:
-    """The largest parts of the graph without `out` that hang on one vertex, away from the root and free of `ends`.
+def _hanging(graph: dict[int, list[int]], out: int, root: int, ends: set[int], below: int) -> list[list[int]]:
+    """The largest parts, of fewer than `below` values and free of `ends`, of the graph without `out` that hang on one
+    vertex away from the root.
 
     Depth-first search with low points; a subtree that reaches no higher than the vertex above it hangs on that vertex.
     """
@@ -204,7 +203,7 @@ def _hanging(graph: dict[int, list[int]], out: int, root: int, ends: set[int]) -
     at = 1
     while at < len(preorder):
         v = preorder[at]
-        if low[v] >= number[up[v]]:
+        if size[v] < below and low[v] >= number[up[v]]:
             part = preorder[at : at + size[v]]
             if ends.isdisjoint(part):
                 parts.append(part)

@@ -15,6 +15,8 @@ from lowtide.planners.dag import TOTAL, Dag
 MOST = 8
 States = NDArray[np.int32]
 Ints = NDArray[np.int64]
+# States, the states they were reached from, and by which move.
+Moves = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int8]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,8 @@ def solve(dag: Dag, budget: int | None) -> Optimum:
         message = f"no order of ops and reruns has a peak within {budget} bytes; the least peak is {needed}"
         raise BudgetTooSmall(message, budget=budget, needed=needed)
     time = search.extra(runs)
-    peak = search.tighten(runs, time)
-    best = search.run(peak, dag.ns)
-    assert best is not None
-    return Optimum(time, peak, best)
+    runs = search.lowest(runs, dag.ns, 0, time)
+    return Optimum(time, dag_step.peak(dag, runs), runs)
 
 
 class _Search:
@@ -88,80 +88,82 @@ class _Search:
         return sum(self.dag.ns[op] for op in runs if op < self.n) - sum(self.dag.ns)
 
     def least_peak(self) -> int:
-        """The least budget that some step fits in: bisection, each success lowered to its own peak."""
+        """The least budget that some step fits in."""
         n, sizes = self.n, self.dag.bytes
-        low = max(sizes[op % n] + sum(sizes[v % n] for v in row) for op, row in enumerate(self.reads))
-        return self._bisect(low, dag_step.peak(self.dag, tuple(range(n)) + tuple(range(2 * n - 1, n - 1, -1))), None)
+        widest = max(sizes[op % n] + sum(sizes[value % n] for value in row) for op, row in enumerate(self.reads))
+        plain = (*range(n), *range(2 * n - 1, n - 1, -1))
+        return dag_step.peak(self.dag, self.lowest(plain, (0,) * n, widest, 0))
 
-    def tighten(self, runs: tuple[int, ...], time: int) -> int:
-        """The least peak of the steps of extra time `time`, of which `runs` is one."""
-        return self._bisect(0, dag_step.peak(self.dag, runs), time)
-
-    def _bisect(self, low: int, high: int, time: int | None) -> int:
-        ns = (0,) * self.n if time is None else self.dag.ns
+    def lowest(self, runs: tuple[int, ...], ns: tuple[int, ...], low: int, time: int) -> tuple[int, ...]:
+        """Of the runs of extra time at most `time`, of which `runs` is one, those of least peak, known to be at least
+        `low`: bisection, each success lowered to its own peak.
+        """
+        high = dag_step.peak(self.dag, runs)
         while low < high:
             middle = (low + high) // 2
-            runs = self.run(middle, ns, 0 if time is None else time)
-            if runs is None:
+            found = self.run(middle, ns, time)
+            if found is None:
                 low = middle + 1
             else:
-                high = dag_step.peak(self.dag, runs)
-        return high
+                runs, high = found, dag_step.peak(self.dag, found)
+        return runs
 
     def run(self, budget: int, ns: tuple[int, ...], most: int | None = None) -> tuple[int, ...] | None:
         """Fastest runs within `budget`, of extra time at most `most`; None where there are none."""
         n = self.n
         total = sum(ns)
-        # Where each state came from, and by which op (2n + x: value x was dropped).
+        price = np.array([*ns, *[0] * 3 * n], dtype=np.int64)
+        # Where each state came from, and by which move: an op, or 2n + x where value x was dropped.
         origin = np.full(1 << 3 * n, -1, dtype=np.int32)
         by = np.zeros(1 << 3 * n, dtype=np.int8)
-        zero = np.zeros(1, dtype=np.int32)
-        waiting: dict[int, list[tuple[States, States, int]]] = {total: [(zero, zero, 0)]}
-        order = [total]
-        while order:
-            bound = heapq.heappop(order)
+        start = np.zeros(1, dtype=np.int32)
+        waiting: dict[int, list[Moves]] = {total: [(start, start, np.zeros(1, dtype=np.int8))]}
+        bounds = [total]
+        while bounds:
+            bound = heapq.heappop(bounds)
             if most is not None and bound > total + most:
                 return None
             wave = waiting.pop(bound)
             while wave:
                 now = self._settle(wave, origin, by)
-                if not len(now):
-                    break
-                if np.any((now >> 2 * n) == (1 << n) - 1):
-                    return self._trace(int(now[np.argmax((now >> 2 * n) == (1 << n) - 1)]), origin, by)
+                ended = now[(now & self.goal) == self.goal]
+                if len(ended):
+                    return self._trace(int(ended[0]), origin, by)
                 wave = []
-                rest = self._rest(now, ns)
-                for move in range(4 * n):
-                    at, to = self._move(now, move, budget)
-                    fresh = origin[to] < 0
-                    at, to = at[fresh], to[fresh]
-                    if not len(to):
-                        continue
-                    cost = ns[move] if move < n else 0
-                    bounds = bound - rest[at] + cost + self._rest(to, ns)
-                    came = now[at]
-                    for value in np.unique(bounds).tolist():
-                        same = bounds == value
-                        if value == bound:
-                            wave.append((to[same], came[same], move))
-                            continue
-                        if value not in waiting:
-                            waiting[value] = []
-                            heapq.heappush(order, value)
-                        waiting[value].append((to[same], came[same], move))
+                to, place, move = self._moves(now, budget, origin)
+                reached = (bound - self._rest(now, ns))[place] + price[move] + self._rest(to, ns)
+                for value in np.unique(reached).tolist():
+                    same = reached == value
+                    moves = (to[same], now[place[same]], move[same])
+                    if value == bound:
+                        wave.append(moves)
+                    elif value in waiting:
+                        waiting[value].append(moves)
+                    else:
+                        waiting[value] = [moves]
+                        heapq.heappush(bounds, value)
         return None
 
-    def _settle(
-        self, wave: list[tuple[States, States, int]], origin: NDArray[np.int32], by: NDArray[np.int8]
-    ) -> States:
+    def _settle(self, wave: list[Moves], origin: NDArray[np.int32], by: NDArray[np.int8]) -> States:
         """Mark the states of a wave that are new, each with where it came from."""
-        settled = []
-        for to, came, move in wave:
-            new = origin[to] < 0
-            to, came = to[new], came[new]
-            origin[to], by[to] = came, move
-            settled.append(to)
-        return np.concatenate(settled) if settled else np.zeros(0, dtype=np.int32)
+        to, came, move = (np.concatenate(column) for column in zip(*wave))
+        to, first = np.unique(to, return_index=True)
+        new = origin[to] < 0
+        settled: States = to[new]
+        origin[settled], by[settled] = came[first[new]], move[first[new]]
+        return settled
+
+    def _moves(
+        self, now: States, budget: int, origin: NDArray[np.int32]
+    ) -> tuple[States, NDArray[np.intp], NDArray[np.int8]]:
+        """The states not yet settled that a move leads to, the place in `now` that it leads from, and the move."""
+        found = []
+        for move in range(4 * self.n):
+            at, to = self._move(now, move, budget)
+            fresh = origin[to] < 0
+            found.append((to[fresh], at[fresh], np.full(np.count_nonzero(fresh), move, dtype=np.int8)))
+        to, place, which = (np.concatenate(column) for column in zip(*found))
+        return to, place, which
 
     def _move(self, now: States, move: int, budget: int) -> tuple[NDArray[np.intp], States]:
         """The states that `move` leads to, and the places in `now` that it leads from."""
