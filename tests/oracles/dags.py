@@ -108,6 +108,30 @@ def formula(graph: Graph, sequence: Sets) -> tuple[int, int]:
     return sum(graph.ns[v] for v in graph.values - kept[-1]), max(peaks)
 
 
+def best_time(graph: Graph, family: Sets, budget: int, sign: int) -> int | None:
+    """Least of sign * extra time over the sequences of `family` within `budget`, for graphs with too many to list.
+
+    Of the ways to one lower set, those of which another has no more of sign * time and of bytes kept are forgotten.
+    """
+    ways: dict[frozenset[int], list[tuple[int, int]]] = {frozenset(): [(0, 0)]}
+    for lower in sorted(family, key=len)[1:]:
+        boundary = frozenset(v for v in lower if graph.after(frozenset([v])) - lower)
+        ahead = graph.after(lower) - lower
+        beside = graph.before(ahead) - lower
+        found = []
+        for earlier in (s for s in ways if s < lower):
+            block = lower - earlier
+            more = graph.size(boundary - earlier)
+            longer = sum(graph.ns[v] for v in block - boundary)
+            around = 2 * graph.size(block) + graph.size(ahead) + graph.size(beside)
+            found += [(time + sign * longer, kept + more) for time, kept in ways[earlier] if kept + around <= budget]
+        ways[lower] = []
+        for time, kept in sorted(found):
+            if not ways[lower] or kept < ways[lower][-1][1]:
+                ways[lower].append((time, kept))
+    return min((time for time, _ in ways[graph.values]), default=None)
+
+
 def stored_cost(graph: Graph, stored: frozenset[int]) -> int | None:
     """Feng and Huang's cost of storing `stored` with one source and one target; None where a piece is not closed."""
     ends = frozenset(v for v in graph.values if not graph.before(frozenset([v])) or not graph.after(frozenset([v])))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide import referee
 from lowtide.errors import BudgetTooSmall, InvalidProblem
-from lowtide.planners import dag_step, lower_set_family, lower_sets
+from lowtide.planners import dag_step, lower_set_bound, lower_set_family, lower_sets
 from lowtide.planners.dag import Dag
 from lowtide.planners.lower_set_bound import bounds
 from lowtide.planners.lower_sets import Family, Prefer, Strategy
@@ -77,8 +80,63 @@ def test_no_bound_is_above_the_optimum(graph: dags.Graph, family: Family, sign: 
     assert known.reached >= best
 
 
-@settings(max_examples=40, deadline=None)
-@given(dags.graphs(9), st.sampled_from(Family))
+@settings(max_examples=60, deadline=None)
+@given(
+    dags.graphs(5),
+    st.lists(st.floats(0, 3), min_size=5, max_size=5),
+    st.sampled_from([1, -1]),
+    st.integers(0, 10),
+)
+def test_a_bound_holds_at_any_prices(graph: dags.Graph, prices: list[float], sign: int, room: int) -> None:
+    """For every sequence within the budget, and from every set on the way."""
+    dag = dag_of(graph)
+    budget = lower_sets.solve(dag, None).peak + room
+    sets = lower_set_family.lower_sets(dag, Family.EXACT)
+    arcs = lower_sets.arcs_within(dag, sets, budget)
+    assert arcs is not None
+    n = len(dag)
+    level = np.minimum(sets.member.sum(axis=0), n - 1)
+    level[-1] = n
+    bound, _, _ = lower_set_bound._relax(arcs, sign, level, np.array(prices[:n]))
+    number = {sets.members(p): p for p in range(len(sets))}
+    for sequence in dags.sequences(graph, dags.lower_sets(graph)):
+        time, peak = dags.formula(graph, sequence)
+        if peak > budget:
+            continue
+        kept: frozenset[int] = frozenset()
+        spent = 0
+        past: frozenset[int] = frozenset()
+        for lower in sequence:
+            assert spent + bound.price[number[past]] * graph.size(kept) + bound.rest[number[past]] <= sign * time + 1e-6
+            boundary = frozenset(v for v in lower if graph.after(frozenset([v])) - lower)
+            spent += sign * sum(graph.ns[v] for v in lower - past - boundary)
+            kept |= boundary
+            past = lower
+
+
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize("seed", range(3))
+def test_long_fronts_are_searched_to_the_end(family: Family, seed: int) -> None:
+    """Bytes and times so large that hardly two sequences tie."""
+    random = Random(seed)
+    n = 40 if family is Family.PRUNED else 12
+    edges = {(v - 1, v) for v in range(1, n)} if family is Family.PRUNED else set()
+    edges |= {(u, v) for v in range(n) for u in range(max(0, v - 4), v) if random.random() < 0.4}
+    sizes, times = ([random.randint(1, 10**6) for _ in range(n)] for _ in range(2))
+    graph = dags.Graph(tuple(sizes), tuple(times), tuple(sorted(edges)))
+    sets = FAMILIES[family](graph)
+    least = lower_sets.solve(dag_of(graph), None, family=family).peak
+    assert dags.best_time(graph, sets, least - 1, 1) is None
+    for budget in (least, *(least * percent // 100 for percent in (105, 110, 130, 160, 200))):
+        for prefer, sign in ((Prefer.TIME, 1), (Prefer.MEMORY, -1)):
+            found = lower_sets.solve(dag_of(graph), budget, family=family, prefer=prefer)
+            check(graph, found)
+            assert found.peak <= budget
+            assert sign * found.time == dags.best_time(graph, sets, budget, sign)
+
+
+@settings(max_examples=25, deadline=None)
+@given(dags.graphs(7), st.sampled_from(Family))
 def test_more_memory_is_never_slower(graph: dags.Graph, family: Family) -> None:
     dag = dag_of(graph)
     least = lower_sets.solve(dag, None, family=family).peak
@@ -89,8 +147,8 @@ def test_more_memory_is_never_slower(graph: dags.Graph, family: Family) -> None:
     assert slow == sorted(slow)
 
 
-@settings(max_examples=40, deadline=None)
-@given(dags.graphs(9))
+@settings(max_examples=25, deadline=None)
+@given(dags.graphs(7))
 def test_all_lower_sets_are_no_worse_than_some(graph: dags.Graph) -> None:
     dag = dag_of(graph)
     pruned = lower_sets.solve(dag, None, family=Family.PRUNED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -87,11 +87,14 @@ def arcs_within(dag: Dag, sets: LowerSets, budget: int) -> Arcs | None:
 def _joined(sets: LowerSets, rows: list[Row | None]) -> Arcs:
     ends = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([0 if row is None else len(row.start) for row in rows], out=ends[1:])
-    there = [row for row in rows if row is not None]
-    steps = Row(*(np.concatenate([getattr(row, field.name) for row in there]) for field in fields(Row)))
+    there = [[row.start, row.kept, row.time, row.most] for row in rows if row is not None]
+    rows.clear()
+    # Millions of steps: each column's parts are let go before the next column is joined.
+    start = np.concatenate([row.pop(0) for row in there])
+    kept, time, most = (np.concatenate([row.pop(0) for row in there]) for _ in range(3))
     count = sets.member.sum(axis=0)
     cuts = [0, *(np.flatnonzero(np.diff(count)) + 1).tolist(), len(sets)]
-    return Arcs(steps, ends, tuple(reversed(list(pairwise(cuts)))))
+    return Arcs(Row(start, kept, time, most), ends, tuple(reversed(list(pairwise(cuts)))))
 
 
 def _steps_into(dag: Dag, sets: LowerSets, p: int, least: Ints, budget: int) -> Row | None:

@@ -106,11 +106,12 @@ def _best_path(sets: LowerSets, arcs: Arcs, sign: int) -> list[int]:
     slack = 1e-9 * int(sets.ns[-1]) + 1e-3
     margin = (known.reached - known.best.least) / 8 + 1
     while True:
-        cut = min(known.best.least + margin, known.reached) + slack
+        cut = min(known.best.least + margin, known.reached)
         labels = _Labels(arcs, sign)
-        labels.spread((known.free, known.best), cut)
+        labels.spread((known.free, known.best), cut + slack)
         if labels.count[-1]:
             return labels.path()
+        assert cut < known.reached
         margin *= 2
 
 
