@@ -12,8 +12,9 @@ from lowtide.planners.lower_set_family import Ints, LowerSets
 
 Floats = NDArray[np.float64]
 
-LEVELS = 16
+LEVELS = 128
 CLIMBS = 60
+MOMENTUM = 0.7
 STEPS_CLIMBED = 500_000_000
 
 
@@ -51,8 +52,8 @@ class Bounds:
 
 
 def bounds(sets: LowerSets, arcs: Arcs, sign: int) -> Bounds:
-    """Bounds on sign * T, by subgradient steps: a level's price rises with the bytes by which the sequence that gives
-    the bound oversteps its limit there.
+    """Bounds on sign * T, by subgradient steps with momentum: a level's price rises with the bytes by which the
+    sequence that gives the bound oversteps its limit there.
     """
     members = sets.member.sum(axis=0)
     levels = min(LEVELS, len(sets.member))
@@ -60,15 +61,16 @@ def bounds(sets: LowerSets, arcs: Arcs, sign: int) -> Bounds:
     level[-1] = levels
     prices = np.zeros(levels)
     free, over, time = _relax(arcs, sign, level, prices)
-    best, at_best, over_best = free, prices, over
+    best, at_best, over_best, way = free, prices, over, np.zeros(levels)
     reached = min(_greedy(arcs, sign, free), FAR if time is None else time)
     pace, idle = 1.0, 0
     # Climbing pays while a pass over the steps is cheap beside the search that it shortens.
     for climb in range(1, max(12, min(CLIMBS, STEPS_CLIMBED // len(arcs.steps.start)))):
-        over = np.where((prices <= 0) & (over < 0), 0.0, over)
-        if reached - best.least <= max(1.0, 1e-3 * abs(best.least)) or not over.any():
+        way = over + MOMENTUM * way
+        uphill = np.where((prices <= 0) & (way < 0), 0.0, way)
+        if reached - best.least <= max(1.0, 1e-3 * abs(best.least)) or not uphill.any():
             break
-        prices = np.maximum(0.0, prices + pace * (reached - best.least) / float(over @ over) * over)
+        prices = np.maximum(0.0, prices + pace * (reached - best.least) / float(uphill @ uphill) * uphill)
         tried, over, time = _relax(arcs, sign, level, prices)
         if time is not None:
             reached = min(reached, time)
@@ -80,7 +82,7 @@ def bounds(sets: LowerSets, arcs: Arcs, sign: int) -> Bounds:
             idle += 1
         if idle == 4:
             pace, idle = pace / 2, 0
-            prices, over = at_best, over_best
+            prices, over, way = at_best, over_best, np.zeros(levels)
     return Bounds(free, best, reached)
 
 

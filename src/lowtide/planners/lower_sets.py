@@ -104,7 +104,7 @@ def _best_path(sets: LowerSets, arcs: Arcs, sign: int) -> list[int]:
     """
     known = bounds(sets, arcs, sign)
     slack = 1e-9 * int(sets.ns[-1]) + 1e-3
-    margin = (known.reached - known.best.least) / 8 + 1
+    margin = (known.reached - known.best.least) / 4 + 1
     while True:
         cut = min(known.best.least + margin, known.reached)
         labels = _Labels(arcs, sign)
