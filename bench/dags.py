@@ -3,9 +3,8 @@
     PYTHONPATH=src python bench/dags.py > bench/results/dags.jsonl     every case, each in a process of its own
     PYTHONPATH=src python bench/dags.py CASE                           one case
 
-One JSON line a case: what was asked, the seconds it took by the clock and of the
-processor, the most memory the process had, and the answer, of its lists
-the lengths only. A case that fails is a line with its error.
+One JSON line a case: what was asked, the seconds it took by the clock and of the processor, the most memory the process
+had, and the answer, of its lists the lengths only. A case that fails is a line with its error.
 """
 
 from __future__ import annotations

@@ -55,17 +55,17 @@ def solve(dag: Dag, budget: int | None) -> Optimum:
     if len(dag) > MOST:
         raise InvalidProblem(f"bytes: exact takes dags of at most {MOST} values, found {len(dag)}", "bytes")
     search = _Search(dag)
-    if budget is not None:
-        budget = max(-1, min(budget, 2 * TOTAL))
+    if budget is None:
+        budget = low = search.least_peak()
     else:
-        budget = search.least_peak()
+        budget, low = max(-1, min(budget, 2 * TOTAL)), search.widest()
     runs = search.run(budget, dag.ns)
     if runs is None:
         needed = search.least_peak()
         message = f"no order of ops and reruns has a peak within {budget} bytes; the least peak is {needed}"
         raise BudgetTooSmall(message, budget=budget, needed=needed)
     time = search.extra(runs)
-    runs = search.lowest(runs, dag.ns, 0, time)
+    runs = search.lowest(runs, dag.ns, low, time)
     return Optimum(time, dag_step.peak(dag, runs), runs)
 
 
@@ -89,10 +89,14 @@ class _Search:
 
     def least_peak(self) -> int:
         """The least budget that some step fits in."""
-        n, sizes = self.n, self.dag.bytes
-        widest = max(sizes[op % n] + sum(sizes[value % n] for value in row) for op, row in enumerate(self.reads))
+        n = self.n
         plain = (*range(n), *range(2 * n - 1, n - 1, -1))
-        return dag_step.peak(self.dag, self.lowest(plain, (0,) * n, widest, 0))
+        return dag_step.peak(self.dag, self.lowest(plain, (0,) * n, self.widest(), 0))
+
+    def widest(self) -> int:
+        """The most that one op reads and writes; no budget below it will do."""
+        n, sizes = self.n, self.dag.bytes
+        return max(sizes[op % n] + sum(sizes[value % n] for value in row) for op, row in enumerate(self.reads))
 
     def lowest(self, runs: tuple[int, ...], ns: tuple[int, ...], low: int, time: int) -> tuple[int, ...]:
         """Of the runs of extra time at most `time`, of which `runs` is one, those of least peak, known to be at least
