@@ -50,7 +50,8 @@ def test_exact_and_within_budget(name: str) -> None:
         assert trained.differences(plain) == []
         assert plan.total <= budget
         assert max(trained.peaks) <= budget
-        if name not in PARTLY_CAPTURED:
+        # What a loss outside needs is estimated, and where that binds the estimate may be too high.
+        if name not in PARTLY_CAPTURED and plan.narrowest != "enter":
             assert max(trained.peaks) >= 0.99 * plan.total
         if share == 1:
             assert plan.reruns == 0

@@ -38,6 +38,7 @@ from lowtide.program import Program
 
 log = logging.getLogger("lowtide")
 
+OPTIMIZER = "the optimizer's step"
 Planner = Callable[[Program, int], Plan]
 
 
@@ -80,13 +81,14 @@ class Call:
     def __init__(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> None:
         self.slots: list[Slot] = []
         self.accumulating = any(p.grad is not None for p in model.parameters())
-        self._holders = model, batch, optimizer
+        self.inputs: list[Any] = [batch]
+        self._model, self._optimizer = model, optimizer
 
     @cached_property
     def held(self) -> Held:
         """What the step holds besides its timeline; looked up only where something is planned."""
         with _compat.plain_tensors():
-            return Held.now(*self._holders)
+            return Held.now(self._model, self.inputs, self._optimizer)
 
 
 class Slot:
@@ -109,6 +111,8 @@ class Slot:
     def __call__(self, *inputs: Any) -> Any:
         call = self.owner.call
         call.slots.append(self)
+        # What the front end found in the arguments, however deep: a batch may come in any object.
+        call.inputs += [x for x in inputs if isinstance(x, torch.Tensor) and x.is_leaf]
         if call.accumulating not in self.ready:
             self.ready[call.accumulating] = self._compile(inputs, call)
         return self.ready[call.accumulating](*inputs)
@@ -370,6 +374,7 @@ def plan_step(captureds: Sequence[Captured], held: Held, settings: Settings) -> 
         peak=max(outcome.peak, after - static),
         time=outcome.time,
         static=static,
+        narrowest=_place(program, runs[outcome.at]) if outcome.peak >= after - static else OPTIMIZER,
     )
 
 
@@ -383,20 +388,23 @@ def _checked(plan: Plan, program: Program, held: Held) -> Plan:
     return replace(plan, peak=outcome.peak, time=outcome.time, static=held.static)
 
 
+def _place(program: Program, op: int) -> str:
+    """An op and where in the user's code it comes from."""
+    return program.ops[op].name + (f" in {program.ops[op].where}" if program.ops[op].where else "")
+
+
 def _too_small(
     program: Program, error: BudgetTooSmall, budget: int, static: int, after: int, planner: Planner
 ) -> BudgetTooSmall:
     """What the user is told: the least budget, and where it binds."""
     needed = max(static + error.needed, after)
     if after >= static + error.needed:
-        place = "The narrowest place is the optimizer's step: parameters, gradients and its state at once."
+        place = f"The narrowest place is {OPTIMIZER}: parameters, gradients and its state at once."
         remedy = "or use an optimizer that holds less."
     else:
-        outcome = referee.run(program, planner(program, error.needed).runs)
         runs = planner(program, error.needed).runs
-        op = program.ops[runs[outcome.at]]
-        where = f" in {op.where}" if op.where else ""
-        place = f"The narrowest place is {op.name}{where}: {show(outcome.peak)} at once."
+        outcome = referee.run(program, runs)
+        place = f"The narrowest place is {_place(program, runs[outcome.at])}: {show(outcome.peak)} at once."
         remedy = "or make that op smaller (shorter sequences, smaller batch)."
     return BudgetTooSmall(
         f"no plan fits in {show(budget)}: this step needs at least {show(needed)} ({needed} bytes: "

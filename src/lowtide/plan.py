@@ -39,6 +39,7 @@ class Plan:
     program    fingerprint of the Program it is for
     bound      see Bound
     static     bytes alive all along and not in the timeline: parameters, buffers, the batch, what the optimizer holds
+    narrowest  the op at which the peak is reached, and where it comes from, for people
     """
 
     runs: tuple[int, ...]
@@ -50,6 +51,7 @@ class Plan:
     program: str
     bound: Bound
     static: int = 0
+    narrowest: str = ""
 
     @property
     def gap(self) -> int:
@@ -73,6 +75,7 @@ class Plan:
         return "\n".join(
             [
                 f"peak      {show(self.total)} ({show(self.static)} static + {show(self.peak)} in the step)",
+                f"narrowest {self.narrowest}",
                 f"budget    {show(self.static + self.budget)}",
                 f"time      {self.time / 1e6:.3f} ms of kernels, {self.reruns} of {len(self.runs)} runs are reruns",
                 f"bound     {least / 1e6:.3f} ms: {self.bound.by}; the plan is {share} above it",

@@ -338,7 +338,7 @@ class _Builder:
         inputs = [n for n in self.joint.graph.find_nodes(op="placeholder") if not _is_tangent(n)]
         reads = list(self.first_tokens)
         writes: list[int] = []
-        seen: set[fx.Node] = set()
+        seen: set[object] = set()
         for position, (node, leaf) in enumerate(zip(self.backward_results, inputs, strict=False)):
             if not isinstance(node, fx.Node):
                 continue
@@ -346,12 +346,12 @@ class _Builder:
             reads += values
             if position in self.handed_on:
                 continue
-            if node in seen or not _can_be_stolen(node, leaf):
+            if _layout(node) in seen or not _can_be_stolen(node, leaf):
                 size = -(-_dense_bytes(leaf) // self.unit) * self.unit
                 writes.append(self._new_value(f"{leaf.name} gradient", size, Role.OUTPUT))
             else:
                 self.outputs.update(values)
-            seen.add(node)
+            seen.add(_layout(node))
         self._op(GIVE, Give(), reads, writes, once="the caller takes them")
 
 
@@ -386,6 +386,12 @@ def _can_be_stolen(node: fx.Node, leaf: fx.Node) -> bool:
         wanted = parameter.stride()
         return all(size == 1 or a == b for size, a, b in zip(parameter.shape, gradient.stride(), wanted, strict=True))
     return gradient.is_contiguous()
+
+
+def _layout(node: fx.Node) -> object:
+    """What two nodes share when they may be one tensor."""
+    tensor = next(storage.tensors(node))
+    return storage.key(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 def _dense_bytes(node: fx.Node) -> int:

@@ -51,10 +51,13 @@ class Held:
         )
 
     def with_saved(self, tensors: Sequence[torch.Tensor]) -> Held:
-        """The same, with tensors counted that are saved outside the captured graphs."""
+        """The same, with tensors counted that are saved outside the captured graphs, and room for two gradients of the
+        largest, which is what plain backward has at once.
+        """
         unit = 512 if self.device.type == "cuda" else 1
         new = [tensor for tensor in tensors if id(tensor.untyped_storage()) not in self.known]
-        return replace(self, unplanned=storage_bytes(new, self.device, unit=unit))
+        largest = max((storage_bytes([tensor], self.device, unit=unit) for tensor in new), default=0)
+        return replace(self, unplanned=storage_bytes(new, self.device, unit=unit) + 2 * largest)
 
     @property
     def static(self) -> int:
