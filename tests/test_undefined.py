@@ -8,9 +8,9 @@ from itertools import combinations
 import pytest
 import torch
 from torch import nn
-from training import same
 
 import lowtide
+from training import same
 
 
 class Several(nn.Module):

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from zoo import MODELS, Case
+from torch.utils._pytree import tree_leaves
 
 import lowtide
 from lowtide.measure.live import LiveBytes, storage_bytes
+from zoo import MODELS, Case
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 STEPS = 3
@@ -65,6 +66,9 @@ def train(case: Case, optimizer: torch.optim.Optimizer, steps: int = STEPS) -> T
             loss = case.loss(output)
             loss.backward()
             gradients = {name: parameter.grad for name, parameter in case.model.named_parameters()}
+            for place, leaf in enumerate(tree_leaves((case.args, case.kwargs))):
+                if isinstance(leaf, torch.Tensor):
+                    gradients[f"input {place}"] = leaf.grad
             optimizer.step()
         peaks.append(measured.peak)
         tensors[f"{step} loss"] = loss.detach().clone()
@@ -74,6 +78,9 @@ def train(case: Case, optimizer: torch.optim.Optimizer, steps: int = STEPS) -> T
             tensors[f"{step} state {name}"] = tensor.clone()
         del output, loss, gradients
         optimizer.zero_grad()
+        for leaf in tree_leaves((case.args, case.kwargs)):
+            if isinstance(leaf, torch.Tensor):
+                leaf.grad = None
     tensors["generator"] = torch.get_rng_state()
     if DEVICE.type == "cuda":
         tensors["device generator"] = torch.cuda.get_rng_state()

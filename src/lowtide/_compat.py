@@ -67,10 +67,17 @@ def eager_kernels() -> Iterator[None]:
                 op._dispatch_cache.clear()
 
 
-def tracing_options(max_shapes: int) -> contextlib.AbstractContextManager[Any]:
-    """Dynamo's settings for a call that may trace: recurrent modules are traced, too many shapes are an error."""
+def tracing_options() -> contextlib.AbstractContextManager[Any]:
+    """Dynamo's settings for a call that may trace: recurrent modules are traced, and nothing is given up in silence.
+
+    Dynamo counts compilations by code object, over all models that share it, so its own limit is out of the way.
+    """
     return dynamo_config.patch(
-        allow_rnn=True, recompile_limit=max_shapes, fail_on_recompile_limit_hit=True, suppress_errors=False
+        allow_rnn=True,
+        recompile_limit=10_000,
+        accumulated_recompile_limit=100_000,
+        fail_on_recompile_limit_hit=True,
+        suppress_errors=False,
     )
 
 

@@ -12,11 +12,11 @@ from torch import nn
 from lowtide import budget as budgets
 from lowtide.errors import LowtideError
 from lowtide.fitted import Fitted, Planner, Settings, capture_call, plan_step
-from lowtide.measure.held import Held
 from lowtide.plan import Plan
 from lowtide.planners import greedy, keep_all, sqrt
 
 Model = TypeVar("Model", bound=nn.Module)
+
 
 class Batch:
     """What a model is called with, where that is arguments and keywords both.
@@ -54,7 +54,8 @@ def fit(
     eval mode and under `torch.no_grad` the model runs as it always did.
 
     memory_budget   bytes, "8GB", "8GiB", "80%" of the device, or "auto"
-    batch           what the model is called with: a tuple of arguments, a dict of keywords, a Batch of both, or the one argument
+    batch           what the model is called with: a tuple of arguments, a dict of keywords, a Batch of both, or the
+                    one argument
     optimizer       the optimizer that will step the model
     backend         "eager": the kernels of eager PyTorch
     planner         who plans: one of PLANNERS

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -42,7 +43,7 @@ OPTIMIZER = "the optimizer's step"
 Planner = Callable[[Program, int], Plan]
 
 
-class Captures(Exception):  # noqa: N818 - it carries the graphs out of a call that must not go on
+class Captures(Exception):
     """Ends a call that was made only to be captured."""
 
     def __init__(self, captureds: list[Captured], held: Held) -> None:
@@ -80,7 +81,8 @@ class Call:
 
     def __init__(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> None:
         self.slots: list[Slot] = []
-        self.accumulating = any(p.grad is not None for p in model.parameters())
+        leaves = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.is_leaf)
+        self.accumulating = any(leaf.grad is not None for leaf in chain(model.parameters(), leaves))
         self.inputs: list[Any] = [batch]
         self._model, self._optimizer = model, optimizer
 
@@ -135,6 +137,7 @@ class Slot:
             self.captured = None
 
         handed_on = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not x.is_leaf]
+
         def backward(module: fx.GraphModule) -> Callable[..., Any]:
             assert self.captured is not None
             return backward_function(module, _compat.tangent_outputs(self.captured.joint.graph))
@@ -214,7 +217,7 @@ class Fitted:
             _compat.forget(self._root)
         if self._seen:
             log.info("lowtide: a new shape of input, number %d: planning for it", len(self._seen) + 1)
-        with _compat.eager_kernels(), _compat.tracing_options(self.settings.max_shapes + 8):
+        with _compat.eager_kernels(), _compat.tracing_options():
             yield
         self._seen.add(signature)
 

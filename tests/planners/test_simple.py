@@ -7,7 +7,6 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracles.programs import least_time, programs
 
 from lowtide import referee
 from lowtide.errors import BudgetTooSmall
@@ -16,6 +15,7 @@ from lowtide.planners.replay import replay
 from lowtide.planners.rerun import expand
 from lowtide.planners.step import Step
 from lowtide.program import Op, Phase, Program, Role, Value
+from tests.oracles.programs import least_time, programs
 
 BUDGETS = st.integers(0, 80)
 PLANNERS = [keep_all, sqrt]

@@ -118,6 +118,7 @@ class _Writer:
         elif isinstance(action, Snapshot):
             # The copy is made in any case; unless backward takes it over, it is dead code and goes away again.
             source = self._tensor(action.source)
+            assert source is not None
             self.clones[action.source] = self._function(torch.ops.aten.clone.default, (source,), source.meta["val"])
         elif isinstance(action, Call):
             self._call(number, action, action.node.target, self._arguments(action.node))
@@ -151,7 +152,9 @@ class _Writer:
 
     def _forget_views(self, number: int) -> None:
         """Views of older copies of what an op writes are not views of the new ones."""
-        pending = [v for value in self.captured.program.ops[number].writes for v in self.emission.views_of.get(value, ())]
+        pending = [
+            v for value in self.captured.program.ops[number].writes for v in self.emission.views_of.get(value, ())
+        ]
         for view in pending:
             self.copies.pop(view, None)
 

@@ -14,6 +14,7 @@ no planner and no referee has to know of them:
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -129,7 +130,7 @@ class _Builder:
             if _compat.mutated_input(description) is not None
         }
         for node in graph.nodes:
-            if node.op == "get_attr" and not node.meta.get("val") is None:
+            if node.op == "get_attr" and node.meta.get("val") is not None:
                 self._new_values(node, Role.STATIC)
             if node.op != "placeholder" or _is_tangent(node):
                 continue
@@ -212,28 +213,31 @@ class _Builder:
         parts = tuple(user for user in node.users if user.target is operator.getitem)
         self.parts.update(parts)
         used = {identity for part in parts for identity in storage.keys(part)} if several else set(storage.keys(node))
+        # Results that nobody takes are scratch; so are results that share a storage, since kernels may not share it.
+        counts = Counter(storage.key(tensor) for tensor in storage.tensors(node))
         unused = sum(
-            -(-count // self.unit) * self.unit
-            for identity, (count, device) in storage.sizes(node).items()
-            if identity not in used and device == self.device
+            -(-size // self.unit) * self.unit * (counts[identity] - (identity in used))
+            for identity, (size, device) in storage.sizes(node).items()
+            if device == self.device
         )
         reads = self._reads(node)
         chains = self._orders(node)
         reads += [token for chain in chains for token in self._last_token(chain)]
         once = hazards.why_once(node, self.device)
-        action: Action = Call(node, parts if several else ())
+        call = Call(node, parts if several else ())
+        action: Action = call
         positions = hazards.moved_statistics(node)
         if hazards.needs_grad_mode(node):
-            action = RecordedCall(action)
+            action = RecordedCall(call)
         elif positions:
-            action = StatisticsCall(action, positions)
+            action = StatisticsCall(call, positions)
         elif any(chain in self.moved for chain in chains):
             once = once or "reads running statistics that a batch norm moves"
         if hazards.is_random(node):
             if hazards.has_own_generator(node):
                 once = once or "draws from a generator of its own"
             elif not once:
-                action = self._random(node, action)
+                action = self._random(node, call)
                 reads.append(self.ops[action.state].writes[0])
         writes = [v for n in (parts if several else (node,)) for v in self._new_values(n, self._made_here)]
         for chain in chains:
@@ -280,9 +284,8 @@ class _Builder:
     def _last_token(self, chain: object) -> list[int]:
         return [self.tokens[chain]] if chain in self.tokens else self.first_tokens
 
-    def _random(self, node: fx.Node, call: Action) -> RandomCall:
+    def _random(self, node: fx.Node, call: Call) -> RandomCall:
         """The op that takes the generator's state, and the call that draws from it."""
-        assert isinstance(call, Call)
         device = _random_device(node)
         size = torch.get_rng_state().numel() if device.type == "cpu" == self.device.type else 0
         state = self._new_value(f"{node.name} state", size, self._made_here)

@@ -35,9 +35,7 @@ class _NotPlanned(torch.autograd.Function):
         )
 
 
-def assume_loss_inside(
-    graph: fx.GraphModule, inside: bool | None
-) -> tuple[fx.GraphModule, Wrap]:
+def assume_loss_inside(graph: fx.GraphModule, inside: bool | None) -> tuple[fx.GraphModule, Wrap]:
     """The graph with outputs other than the loss cut off from autograd, and what restores them around its callable.
 
     An output that is a single number and wants a gradient is taken for a loss, unless `inside` is False.

@@ -67,7 +67,7 @@ def _sizes_by_kernel(call: fx.Node) -> dict[int, int]:
     """Bytes of a call's results as its kernel really makes them, from a run on zeros."""
     with _compat.plain_tensors(), torch.enable_grad():
         args = fx.map_arg(call.args, lambda n: _zeros(n.meta["val"]))
-        results = call.target(*args)  # type: ignore[operator]
+        results = call.target(*args)
     return {
         key(fake): int(real.untyped_storage().nbytes())
         for fake, real in zip(call.meta["val"], results, strict=True)

@@ -39,8 +39,10 @@ class Held:
         parameters = list(model.parameters())
         device = next((p.device for p in parameters), torch.device("cpu"))
         unit = 512 if device.type == "cuda" else 1
-        everything = [*parameters, *model.buffers(), *tensors_of([batch])]
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        given = list(tensors_of([batch]))
+        gradients = [t.grad for t in (*parameters, *given) if t.is_leaf and t.grad is not None]
+        counted = {id(gradient) for gradient in gradients}
+        everything = [*parameters, *model.buffers(), *(tensor for tensor in given if id(tensor) not in counted)]
         need = state_bytes(optimizer) if optimizer is not None else OptimizerNeed(0, 0)
         return cls(
             device=device,
