@@ -79,7 +79,7 @@ def division_tree(dag: Dag) -> DivisionTree:
     top = [builder.add(source, target, part) for part in builder.components(inside)]
     # Parts are added behind their region, so this reaches all of them, however deep they lie, without recursion.
     regions: list[Region] = []
-    for number, (entry, exit_, values) in enumerate(builder.todo):
+    for number, (entry, exit_, values) in enumerate(builder.waiting):
         assert number == len(regions)
         regions.append(builder.divide(entry, exit_, values))
     return DivisionTree(tuple(regions), tuple(top))
@@ -89,12 +89,12 @@ class _Builder:
     def __init__(self, dag: Dag) -> None:
         self.dag = dag
         self.near = tuple((*b, *a) for b, a in zip(dag.before, dag.after))
-        self.todo: list[tuple[int, int, list[int]]] = []
+        self.waiting: list[tuple[int, int, list[int]]] = []
 
     def add(self, entry: int, exit_: int, values: list[int]) -> int:
         """Number a region that is still to be divided."""
-        self.todo.append((entry, exit_, values))
-        return len(self.todo) - 1
+        self.waiting.append((entry, exit_, values))
+        return len(self.waiting) - 1
 
     def components(self, values: set[int]) -> list[list[int]]:
         """The weakly connected parts of `values`, each sorted, in order of their first value."""
@@ -128,7 +128,7 @@ class _Builder:
                 gaps[place].append(self.add(ends[place], ends[place + 1], part))
             return Linear(size, tuple(cuts), tuple(map(tuple, gaps)))
         inside = [self.add(*piece) for piece in self.largest_inside(entry, exit_, values)]
-        covered = {v for number in inside for v in self.todo[number][2]}
+        covered = {v for number in inside for v in self.waiting[number][2]}
         return Complicate(size, tuple(v for v in values if v not in covered), tuple(inside))
 
     def cuts(self, entry: int, exit_: int, values: list[int]) -> list[int]:
