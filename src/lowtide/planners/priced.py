@@ -1,55 +1,123 @@
-"""priced: our own planner. What memory is worth at every moment decides what is kept."""
+"""priced: our own planner. What memory is worth at every moment of backward decides what is kept."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowtide.errors import BudgetTooSmall
+from lowtide.plan import Bound, Plan
 from lowtide.planners.prices import Prices, Relaxed
-from lowtide.planners.replay import Replay, replay
-from lowtide.planners.rerun import expand
+from lowtide.planners.promise import every_op_once, promise, too_small
+from lowtide.planners.replay import replay
+from lowtide.planners.search import Choice, Search, Tried
 from lowtide.planners.step import Step
+from lowtide.program import Program
+
+SEARCHED = "each backward op once in the program's order, reruns as late as possible; found at prices of memory"
 
 
-@dataclass
-class Choice:
-    """What is kept across the boundary, and what is dropped after which backward op (see `rerun.expand`)."""
+def solve(program: Program, budget: int) -> Plan:
+    """Least time."""
+    step = Step.of(program)
+    plain = range(len(program.ops))
+    if not step.boundary or step.boundary == len(plain) or replay(program, plain).peak <= budget:
+        if replay(program, plain).peak > budget:
+            raise too_small(program, plain, budget, planner="priced")
+        return promise(program, plain, budget, planner="priced", searched=SEARCHED)
+    relaxed, least = narrowed(step, budget)
+    tries = 500 + 2_000_000 // len(plain)
+    search = Search(step, budget, tries)
+    found = fitting(relaxed, search)
+    if not found:
+        raise BudgetTooSmall("", budget=budget, needed=0)
+    best = min((search.polish(tried) for tried in found[:3]), key=lambda t: (t.seen.time, t.seen.peak))
+    if len(plain) < 2000:
+        search.left = min(search.left, 500)
+        best = search.wander(best)
+    return promise(
+        program, best.runs.tolist(), budget, planner="priced", searched=SEARCHED, bound=bound(relaxed, budget)
+    )
 
-    kept: set[int]
-    drops: dict[int, set[int]] = field(default_factory=dict)
 
-    def copy(self) -> Choice:
-        return Choice(set(self.kept), {b: set(vs) for b, vs in self.drops.items()})
+def narrowed(step: Step, budget: int, instants: int = 12) -> tuple[Relaxed, Bound]:
+    """The relaxation that sees exactly the moments at which memory has a price, and what it proves.
+
+    Which moments those are is only known once it is solved, so it is solved a few times.
+    """
+    seen: set[int] = set()
+    least = every_op_once(step.program)
+    relaxed = Relaxed.of(step)
+    while (prices := relaxed.solve(budget)) is not None:
+        proven = relaxed.bound(prices, budget)
+        if proven.time > least.time:
+            least = proven
+        dearest = np.argsort(-prices.rent)[:instants]
+        fresh = {int(t) for t in dearest if prices.rent[t] > 0} - seen - {0}
+        if not fresh or len(seen) >= instants:
+            break
+        seen |= fresh
+        relaxed = Relaxed.of(step, seen)
+    return relaxed, least
 
 
-@dataclass
-class Tried:
-    choice: Choice
-    runs: NDArray[np.int64]
-    seen: Replay
+def fitting(relaxed: Relaxed, search: Search, rounds: int = 10) -> list[Tried]:
+    """Choices that fit, fastest first.
+
+    The relaxation does not see the moments of the reruns themselves. What a try holds there beyond what was reckoned
+    is set aside at that moment in the next round, and where that is not enough, more and more everywhere.
+    """
+    step, budget = relaxed.step, search.budget
+    margin = np.zeros(len(relaxed.fixed))
+    spare = 0
+    fits: list[Tried] = []
+    over: list[Tried] = []
+    seen: set[Choice] = set()
+    for i in range(rounds):
+        prices = relaxed.solve(budget, margin + spare)
+        if prices is None:
+            if not spare:
+                break
+            spare //= 2
+            margin *= 0.9
+            continue
+        choices = {rounded(relaxed, prices, part) for part in (0.5, 0.02)} - seen
+        tries = [search.attempt(choice) for choice in choices]
+        seen |= choices
+        fits += [tried for tried in tries if search.fits(tried)]
+        over += [tried for tried in tries if not search.fits(tried)]
+        if fits:
+            break
+        if not tries:
+            spare = 2 * spare + budget // 1000
+            continue
+        tried = min(tries, key=lambda t: t.seen.peak)
+        peaks = np.zeros(margin.size)
+        np.maximum.at(peaks, moments_of(step, tried.runs), tried.seen.timeline)
+        margin = np.maximum(peaks - modelled(relaxed, prices.x), 0)
+        if i >= 2:
+            spare = max(2 * spare, tried.seen.peak - budget)
+    for tried in sorted(over, key=lambda t: t.seen.peak)[:6]:
+        mended = search.repair(tried)
+        if search.fits(mended):
+            fits.append(mended)
+    return sorted(fits, key=lambda t: t.seen.time)
 
 
-def attempt(step: Step, choice: Choice) -> Tried:
-    runs = np.array(expand(step, choice.kept, choice.drops), dtype=np.int64)
-    return Tried(choice, runs, replay(step.program, runs))
-
-
-def rounded(relaxed: Relaxed, prices: Prices, at: float = 0.5) -> Choice:
+def rounded(relaxed: Relaxed, prices: Prices, part: float = 0.5) -> Choice:
+    """The choice that does in whole what the prices do in at least this part."""
     step = relaxed.step
-    boundary = step.boundary
     x = prices.x
-    kept = {v for op in range(boundary) if x[op] < at for v in step.writes[op]}
-    drops: dict[int, set[int]] = {}
+    kept = {v for op in range(step.boundary) if x[op] < part for v in step.writes[op]}
+    drops: set[tuple[int, int]] = set()
     for gap in relaxed.gaps:
         if gap.choice is None:
             kept.add(gap.value)
-        elif gap.before < boundary:
-            (kept.discard if x[gap.choice] >= at else kept.add)(gap.value)
-        elif gap.choice != step.writer[gap.value] and x[gap.choice] >= at:
-            drops.setdefault(gap.before, set()).add(gap.value)
-    return Choice(kept, drops)
+        elif gap.before < step.boundary:
+            (kept.discard if x[gap.choice] >= part else kept.add)(gap.value)
+        elif gap.choice != step.writer[gap.value] and x[gap.choice] >= part:
+            drops.add((gap.before, gap.value))
+    return Choice(frozenset(kept), frozenset(drops))
 
 
 def modelled(relaxed: Relaxed, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -58,147 +126,12 @@ def modelled(relaxed: Relaxed, x: NDArray[np.float64]) -> NDArray[np.float64]:
     for c in relaxed.charges:
         change[c.begin] += c.bytes * x[c.choice]
         change[c.end] -= c.bytes * x[c.choice]
-    return change.cumsum()[:-1] + np.array(relaxed.fixed)
+    reckoned: NDArray[np.float64] = change.cumsum()[:-1] + np.array(relaxed.fixed)
+    return reckoned
 
 
 def moments_of(step: Step, runs: NDArray[np.int64]) -> NDArray[np.int64]:
     """Per run, the backward moment it serves."""
-    backward = runs >= step.boundary
     moment = np.zeros(runs.size, dtype=np.int64)
-    moment[1:] = backward.cumsum()[:-1]
+    moment[1:] = (runs >= step.boundary).cumsum()[:-1]
     return np.minimum(moment, len(step.reads) - step.boundary - 1)
-
-
-def first_try(relaxed: Relaxed, budget: int, rounds: int = 8, log=None) -> list[Tried]:
-    step = relaxed.step
-    margin = np.zeros(len(relaxed.fixed))
-    out = []
-    for i in range(rounds):
-        prices = relaxed.solve(budget, margin)
-        if prices is None:
-            margin *= 0.7
-            continue
-        tried = attempt(step, rounded(relaxed, prices))
-        out.append(tried)
-        if log is not None:
-            log.append((i, prices.extra, tried.seen.time, tried.seen.peak))
-        peaks = np.zeros(margin.size)
-        np.maximum.at(peaks, moments_of(step, tried.runs), tried.seen.timeline)
-        extra = np.maximum(peaks - modelled(relaxed, prices.x), 0)
-        if tried.seen.peak <= budget:
-            break
-        margin = extra if i < 3 else np.maximum(extra, margin)
-    return out
-
-
-class Search:
-    """Local search over choices."""
-
-    def __init__(self, step: Step, budget: int) -> None:
-        self.step, self.budget = step, budget
-        self.size = step.program.arrays.bytes
-        self.ns = step.program.arrays.ns
-        self.tries = 0
-        n = len(step.writer)
-        self.movable = [f and not forced and not held for f, forced, held in zip(step.forward, step.forced, step.held)]
-
-    def attempt(self, choice: Choice) -> Tried:
-        self.tries += 1
-        return attempt(self.step, choice)
-
-    def spans(self, runs: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """(value, from, to): stretches between two accesses, over which a movable value waits."""
-        last: dict[int, int] = {}
-        out = []
-        reads, writes = self.step.reads, self.step.writes
-        movable = self.movable
-        for at, op in enumerate(runs.tolist()):
-            for v in reads[op]:
-                if movable[v]:
-                    if at - last[v] > 1:
-                        out.append((v, last[v], at))
-                    last[v] = at
-            for v in writes[op]:
-                last[v] = at
-        return out
-
-    def excess(self, seen: Replay) -> int:
-        return int(np.maximum(seen.timeline - self.budget, 0).sum())
-
-    def dropped(self, tried: Tried, span: tuple[int, int, int]) -> Choice | None:
-        v, begin, end = span
-        runs, boundary = tried.runs, self.step.boundary
-        served = begin
-        while served < runs.size and runs[served] < boundary:
-            served += 1
-        choice = tried.choice.copy()
-        b = int(runs[served]) if served < runs.size else -1
-        if begin < self.first_backward(runs):
-            if v not in choice.kept:
-                return None
-            choice.kept.discard(v)
-        else:
-            if served >= end:
-                return None
-            choice.drops.setdefault(b, set()).add(v)
-        return choice
-
-    def first_backward(self, runs: NDArray[np.int64]) -> int:
-        return int(np.argmax(runs >= self.step.boundary)) if self.step.boundary < len(self.step.reads) else runs.size
-
-    def repair(self, tried: Tried, width: int = 40) -> Tried:
-        """Drop what is cheapest for the bytes it frees, until the peak fits or nothing helps."""
-        while tried.seen.peak > self.budget:
-            at = tried.seen.at
-            area = self.excess(tried.seen)
-            spans = [s for s in self.spans(tried.runs) if s[1] < at < s[2] and self.size[s[0]]]
-            spans.sort(key=lambda s: self.ns[self.step.writer[s[0]]] / self.size[s[0]])
-            best = None
-            for span in spans[:width]:
-                choice = self.dropped(tried, span)
-                if choice is None:
-                    continue
-                new = self.attempt(choice)
-                gain = area - self.excess(new.seen)
-                if gain <= 0:
-                    continue
-                score = (new.seen.time - tried.seen.time) / gain
-                if best is None or score < best[0]:
-                    best = (score, new)
-            if best is None:
-                return tried
-            tried = best[1]
-        return tried
-
-    def polish(self, tried: Tried) -> Tried:
-        """Hold again what fits, most time saved per byte-moment first."""
-        while True:
-            better = self.polish_once(tried)
-            if better.seen.time >= tried.seen.time:
-                return tried
-            tried = better
-
-    def polish_once(self, tried: Tried) -> Tried:
-        moves: list[tuple[float, int, int | None]] = []
-        counts = np.bincount(tried.runs, minlength=len(self.step.reads))
-        for op in range(self.step.boundary):
-            if counts[op] > 1:
-                for v in self.step.writes[op]:
-                    if self.movable[v] and v not in tried.choice.kept:
-                        moves.append((self.ns[op] / max(1, self.size[v]), v, None))
-        for b, vs in tried.choice.drops.items():
-            for v in vs:
-                moves.append((self.ns[self.step.writer[v]] / max(1, self.size[v]), v, b))
-        moves.sort(key=lambda m: -m[0])
-        for _, v, b in moves:
-            choice = tried.choice.copy()
-            if b is None:
-                if v in choice.kept:
-                    continue
-                choice.kept.add(v)
-            else:
-                choice.drops[b].discard(v)
-            new = self.attempt(choice)
-            if new.seen.peak <= self.budget and new.seen.time < tried.seen.time:
-                tried = new
-        return tried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,11 +35,15 @@ class Gap:
     choice   number of the choice to make it anew in that gap, or None when it must stay
     value    the value
     before   the backward op that used it last; the boundary less one for the first gap
+    begin    first moment of the gap
+    end      moment of the use after it
     """
 
     choice: int | None
     value: int
     before: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,17 @@ class Relaxed:
     gaps: tuple[Gap, ...]
 
     @classmethod
-    def of(cls, step: Step) -> Relaxed:
-        """The relaxation of a Step."""
-        return _Builder(step).relaxed()
+    def of(cls, step: Step, instants: Iterable[int] = ()) -> Relaxed:
+        """The relaxation of a Step.
+
+        At the first moment, and at each of `instants` (the more, the closer and the slower), it is told which reruns
+        are still to come and what has to be there for them; between those moments they take no room.
+        """
+        builder = _Builder(step)
+        builder.build()
+        for t in sorted(set(instants) - {0}):
+            builder.instant(t)
+        return builder.relaxed()
 
     def solve(self, budget: int, margin: Floats | None = None) -> Prices | None:
         """The least cost within the budget, less `margin` bytes at each moment; None where there is none."""
@@ -128,7 +141,8 @@ class Relaxed:
         total = sum(q * least for q, least in zip(worth, self.least))
         total += sum(p * (fixed - budget) for p, fixed in zip(rent, self.fixed))
         total += sum(most * min(0, f) for most, f in zip(self.most, factor))
-        return max(0, -(-total // SCALE))
+        least: int = -(-total // SCALE)
+        return max(0, least)
 
     def bound(self, prices: Prices, budget: int) -> Bound:
         """The proven least time of the whole step."""
@@ -170,11 +184,56 @@ class _Builder:
         self.gaps: list[Gap] = []
         self.change = [0] * (self.moments + 1)
 
-    def relaxed(self) -> Relaxed:
+    def build(self) -> None:
+        """The choices, the rows, and what is in memory; of the moments, the first is seen exactly."""
         self._backward_values()
         kept = self._kept_for_reruns()
         for op in range(self.step.boundary):
             self._op(op, kept)
+
+    def instant(self, t: int) -> None:
+        """See moment t exactly too: a choice per op, to run after it, and what must be there for that."""
+        step = self.step
+        later = self._wanted_after(t)
+        after = {op: self._choice() for op in range(step.boundary) if later[op]}
+        for op, choice in after.items():
+            self._row(0, (op, 1), (choice, -1))
+        there: dict[int, int] = {}
+        for op, choice in after.items():
+            for v in step.reads[op]:
+                if self._is_held(v) or any(use >= t for use in self.uses[v]):
+                    continue
+                if v not in there:
+                    there[v] = self._choice()
+                    self._charge(there[v], v, 1, t, t + 1)
+                again = [(after[step.writer[v]], 1)] if step.writer[v] in after else []
+                self._row(0, (choice, -1), (there[v], 1), *again)
+        for gap in self.gaps:
+            if gap.choice is None:
+                continue
+            run_after = after.get(step.writer[gap.value])
+            if gap.begin <= t < gap.end:
+                # Made anew in this gap, but not after t: then before t, and there by now.
+                made = self._choice()
+                self._row(0, (made, 1), (gap.choice, -1), *([(run_after, 1)] if run_after is not None else []))
+                self._charge(made, gap.value, 1, t, t + 1)
+            elif t < gap.begin and run_after is not None and gap.choice != step.writer[gap.value]:
+                self._row(0, (run_after, 1), (gap.choice, -1))
+
+    def _wanted_after(self, t: int) -> list[bool]:
+        """Per forward op, whether it may be run again after moment t for some use after it."""
+        wanted = [False] * self.step.boundary
+        read: set[int] = set()
+        for op in range(self.step.boundary - 1, -1, -1):
+            if self.most[op] and any(
+                v in read or any(use > t for use in self.uses[v]) for v in self.step.writes[op] if not self._is_held(v)
+            ):
+                wanted[op] = True
+                read.update(self.step.reads[op])
+        return wanted
+
+    def relaxed(self) -> Relaxed:
+        """What has been built."""
         fixed = np.array(self.change, dtype=np.int64).cumsum()[: self.moments]
         fixed += self.step.program.arrays.scratch[self.step.boundary :]
         return Relaxed(
@@ -280,7 +339,7 @@ class _Builder:
         runs = []
         for before, begin, end in zip(befores, begins, uses):
             if not self.most[op]:
-                self.gaps.append(Gap(None, value, before))
+                self.gaps.append(Gap(None, value, before, begin, end))
                 self._always(value, begin, end)
                 continue
             choice = op
@@ -288,7 +347,7 @@ class _Builder:
                 choice = self._choice()
                 self._row(0, (op, 1), (choice, -1))
                 runs.append(choice)
-            self.gaps.append(Gap(choice, value, before))
+            self.gaps.append(Gap(choice, value, before, begin, end))
             self._always(value, begin, end)
             self._charge(choice, value, -1, begin, end)
         return runs

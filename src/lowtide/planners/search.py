@@ -1,0 +1,217 @@
+"""Local search: from one choice of what is kept and dropped to a better one, a value at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowtide.planners.replay import Replay, replay
+from lowtide.planners.rerun import NOTHING, expand
+from lowtide.planners.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is kept across the boundary, and what is dropped after which backward op (see `rerun.expand`)."""
+
+    kept: frozenset[int]
+    drops: frozenset[tuple[int, int]] = frozenset()
+
+    def runs(self, step: Step) -> list[int]:
+        """The sequence."""
+        if not self.drops:
+            return expand(step, self.kept, NOTHING)
+        drops: dict[int, list[int]] = {}
+        for b, v in self.drops:
+            drops.setdefault(b, []).append(v)
+        return expand(step, self.kept, drops)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A choice with the sequence that comes of it and what that costs."""
+
+    choice: Choice
+    runs: NDArray[np.int64]
+    seen: Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A stretch of the sequence over which a value is there, or away, between two accesses of it.
+
+    value   the value
+    begin   place of the run that touches it last
+    end     place of the run that touches it next
+    """
+
+    value: int
+    begin: int
+    end: int
+
+
+class Search:
+    """Tries choices for one step and budget; `left` tries remain before it settles for what it has."""
+
+    def __init__(self, step: Step, budget: int, tries: int) -> None:
+        self.step, self.budget, self.left = step, budget, tries
+        self.size: list[int] = step.program.arrays.bytes.tolist()
+        self.ns: list[int] = step.program.arrays.ns.tolist()
+        self.movable = [
+            made and not forced and not held for made, forced, held in zip(step.forward, step.forced, step.held)
+        ]
+
+    def attempt(self, choice: Choice) -> Tried:
+        """Replay a choice."""
+        self.left -= 1
+        runs = np.array(choice.runs(self.step), dtype=np.int64)
+        return Tried(choice, runs, replay(self.step.program, runs))
+
+    def fits(self, tried: Tried) -> bool:
+        """Whether the peak is within the budget."""
+        return tried.seen.peak <= self.budget
+
+    def repair(self, tried: Tried, width: int = 40) -> Tried:
+        """Drop what is cheapest for the bytes it frees, until the peak fits or nothing helps.
+
+        Freed bytes are those above the budget, summed over the runs.
+        """
+        while not self.fits(tried) and self.left > 0:
+            over = self._over(tried)
+            best: tuple[float, Tried] | None = None
+            for choice in self._drops_at(tried, tried.seen.at, width):
+                new = self.attempt(choice)
+                freed = over - self._over(new)
+                if freed > 0:
+                    price = (new.seen.time - tried.seen.time) / freed
+                    if best is None or price < best[0]:
+                        best = (price, new)
+            if best is None:
+                break
+            tried = best[1]
+        return tried
+
+    def polish(self, tried: Tried) -> Tried:
+        """Undo reruns that there is room for, most time saved per byte and run first, until none is left."""
+        improved = True
+        while improved and self.left > 0:
+            improved = False
+            for choice, wants in self._undone(tried):
+                if self.left <= 0:
+                    break
+                if any(self._room(tried, wait) < self.size[wait.value] for wait in wants):
+                    continue
+                new = self.attempt(choice)
+                if self.fits(new) and new.seen.time < tried.seen.time:
+                    tried, improved = new, True
+                    break
+        return tried
+
+    def wander(self, tried: Tried, seed: int = 0) -> Tried:
+        """Hold a few values more, repair and polish, as long as tries are left; the best seen.
+
+        A step is taken if it is hardly worse; the numbers drawn are the same every time.
+        """
+        random = Random(seed)
+        best = here = tried
+        while self.left > 0:
+            away = [v for v, movable in enumerate(self.movable) if movable and v not in here.choice.kept]
+            drops = sorted(here.choice.drops)
+            if not away and not drops:
+                break
+            more = random.sample(away, min(random.randint(1, 4), len(away)))
+            fewer = random.sample(drops, min(random.randint(0, 2), len(drops)))
+            new = self.repair(self.attempt(Choice(here.choice.kept | set(more), here.choice.drops - set(fewer))))
+            if not self.fits(new):
+                continue
+            new = self.polish(new)
+            if new.seen.time <= here.seen.time * 1.001:
+                here = new
+            if (new.seen.time, new.seen.peak) < (best.seen.time, best.seen.peak):
+                best = new
+            elif random.random() < 0.05:
+                here = best
+        return best
+
+    def _over(self, tried: Tried) -> int:
+        return int(np.maximum(tried.seen.timeline - self.budget, 0).sum())
+
+    def _drops_at(self, tried: Tried, at: int, width: int) -> Iterator[Choice]:
+        """The `width` most promising choices to drop one value that waits while run `at` runs."""
+        waits = [w for w in self._waits(tried.runs) if w.begin < at < w.end and self.size[w.value]]
+        waits.sort(key=lambda w: self.ns[self.step.writer[w.value]] / self.size[w.value])
+        begins = self._begin_of_backward(tried.runs)
+        for wait in waits[:width]:
+            kept, drops = tried.choice.kept, tried.choice.drops
+            if wait.begin < begins:
+                if wait.value in kept:
+                    yield Choice(kept - {wait.value}, drops)
+                continue
+            after = wait.begin
+            while tried.runs[after] < self.step.boundary:
+                after += 1
+            if after < at:
+                yield Choice(kept, drops | {(int(tried.runs[after]), wait.value)})
+
+    def _waits(self, runs: NDArray[np.int64]) -> list[Wait]:
+        """Stretches over which a movable value is there untouched."""
+        last: dict[int, int] = {}
+        waits = []
+        reads, writes, movable = self.step.reads, self.step.writes, self.movable
+        for at, op in enumerate(runs.tolist()):
+            for v in reads[op]:
+                if movable[v]:
+                    if at - last[v] > 1:
+                        waits.append(Wait(v, last[v], at))
+                    last[v] = at
+            for v in writes[op]:
+                last[v] = at
+        return waits
+
+    def _begin_of_backward(self, runs: NDArray[np.int64]) -> int:
+        return int(np.argmax(runs >= self.step.boundary))
+
+    def _undone(self, tried: Tried) -> list[tuple[Choice, list[Wait]]]:
+        """Every rerun undone, best first: the choice without it, and where values must be there instead."""
+        reads, writes, boundary = self.step.reads, self.step.writes, self.step.boundary
+        runs = tried.runs.tolist()
+        last: dict[int, int] = {}
+        replaced: dict[int, tuple[int, int]] = {}
+        waits: dict[int, list[Wait]] = {}
+        place: dict[int, int] = {}
+        for at, op in enumerate(runs):
+            for v in reads[op]:
+                if v in replaced:
+                    # A copy that nobody reads need not be there instead.
+                    rerun, before = replaced.pop(v)
+                    waits[rerun].append(Wait(v, before, rerun))
+                last[v] = at
+            if op < boundary and op in place:
+                waits[at] = []
+                replaced.update((v, (at, last[v])) for v in writes[op] if self.movable[v])
+            for v in writes[op]:
+                last[v] = at
+            place[op] = at
+        begins = self._begin_of_backward(tried.runs)
+        dropped: dict[int, list[int]] = {}
+        for b, v in tried.choice.drops:
+            dropped.setdefault(v, []).append(b)
+        found = []
+        for rerun, wants in waits.items():
+            kept = tried.choice.kept | {w.value for w in wants if w.begin < begins}
+            drops = tried.choice.drops - {
+                (b, w.value) for w in wants for b in dropped.get(w.value, ()) if w.begin <= place[b] < rerun
+            }
+            rent = sum(self.size[w.value] * (rerun - w.begin) for w in wants)
+            found.append((-self.ns[runs[rerun]] / (1 + rent), rerun, Choice(kept, drops), wants))
+        found.sort(key=lambda move: move[:2])
+        return [(choice, wants) for _, _, choice, wants in found]
+
+    def _room(self, tried: Tried, wait: Wait) -> int:
+        """Bytes free all along a stretch."""
+        stretch = tried.seen.timeline[wait.begin + 1 : wait.end]
+        return self.budget - int(stretch.max()) if stretch.size else self.budget
