@@ -35,9 +35,7 @@ def solve(program: Program, budget: int) -> Plan:
     if len(plain) < 2000:
         search.left = min(search.left, 500)
         best = search.wander(best)
-    return promise(
-        program, best.runs.tolist(), budget, planner="priced", searched=SEARCHED, bound=bound(relaxed, budget)
-    )
+    return promise(program, best.runs.tolist(), budget, planner="priced", searched=SEARCHED, bound=least)
 
 
 def narrowed(step: Step, budget: int, instants: int = 12) -> tuple[Relaxed, Bound]:
