@@ -83,8 +83,10 @@ class Search:
         while not self.fits(tried) and self.left > 0:
             over = self._over(tried)
             best: tuple[float, Tried] | None = None
-            for choice in self._drops_at(tried, tried.seen.at, width):
-                new = self.attempt(choice)
+            at = tried.seen.at
+            waiting = {w.value for w in self._waits_at(tried, at)}
+            for choice in self._drops_at(tried, at, width):
+                new = self._attempt_drop(choice, at, waiting, over)
                 freed = over - self._over(new)
                 if freed > 0:
                     price = (new.seen.time - tried.seen.time) / freed
@@ -142,20 +144,40 @@ class Search:
 
     def _drops_at(self, tried: Tried, at: int, width: int) -> Iterator[Choice]:
         """The `width` most promising choices to drop one value that waits while run `at` runs."""
-        waits = [w for w in self._waits(tried.runs) if w.begin < at < w.end and self.size[w.value]]
+        waits = self._waits_at(tried, at)
         waits.sort(key=lambda w: self.ns[self.step.writer[w.value]] / self.size[w.value])
-        begins = self._begin_of_backward(tried.runs)
         for wait in waits[:width]:
-            kept, drops = tried.choice.kept, tried.choice.drops
-            if wait.begin < begins:
-                if wait.value in kept:
-                    yield Choice(kept - {wait.value}, drops)
-                continue
-            after = wait.begin
-            while tried.runs[after] < self.step.boundary:
-                after += 1
-            if after < at:
-                yield Choice(kept, drops | {(int(tried.runs[after]), wait.value)})
+            choice = self._without(tried, wait, tried.choice)
+            if choice is not None:
+                yield choice
+
+    def _attempt_drop(self, choice: Choice, at: int, waiting: set[int], over: int) -> Tried:
+        """Try a drop; where what it is made from stays in its place, try to drop that as well."""
+        new = self.attempt(choice)
+        for _ in range(8):
+            if self._over(new) < over or self.left <= 0:
+                break
+            more: Choice | None = new.choice
+            for wait in self._waits_at(new, at):
+                if wait.value not in waiting and more is not None:
+                    more = self._without(new, wait, more)
+            if more is None or more == new.choice:
+                break
+            new = self.attempt(more)
+        return new
+
+    def _waits_at(self, tried: Tried, at: int) -> list[Wait]:
+        return [w for w in self._waits(tried.runs) if w.begin < at < w.end and self.size[w.value]]
+
+    def _without(self, tried: Tried, wait: Wait, choice: Choice) -> Choice | None:
+        """The choice with the value away over a stretch; None where it cannot be."""
+        if wait.begin < self._begin_of_backward(tried.runs):
+            return Choice(choice.kept - {wait.value}, choice.drops) if wait.value in choice.kept else None
+        after = wait.begin
+        while tried.runs[after] < self.step.boundary:
+            after += 1
+        # It goes after its last read before then, and so is away from `begin` on even where `after` comes later.
+        return Choice(choice.kept, choice.drops | {(int(tried.runs[after]), wait.value)}) if after < wait.end else None
 
     def _waits(self, runs: NDArray[np.int64]) -> list[Wait]:
         """Stretches over which a movable value is there untouched."""
