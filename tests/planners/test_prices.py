@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracles.programs import least_time, mirrored, programs
-from tests.planners.test_simple import chain
+from tests.planners.test_planners import chain
 
 from lowtide import referee
 from lowtide.planners.prices import Prices, Relaxed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide.errors import BudgetTooSmall
 from lowtide.plan import Bound, Plan
 from lowtide.planners.prices import Prices, Relaxed
 from lowtide.planners.promise import every_op_once, promise, too_small
@@ -14,31 +13,84 @@ from lowtide.planners.search import Choice, Search, Tried
 from lowtide.planners.step import Step
 from lowtide.program import Program
 
-SEARCHED = "each backward op once in the program's order, reruns as late as possible; found at prices of memory"
+NAME = "priced"
+SEARCHED = "each backward op once and in the program's order, each rerun as late as possible"
+INSTANTS = 12
 
 
 def solve(program: Program, budget: int) -> Plan:
-    """Least time."""
+    """A fast plan whose peak is at most `budget` bytes, and a bound that says how fast any could be.
+
+    Minimised is the time of reruns, over the plans that run each backward op once and in the program's order and
+    every rerun as late as possible. Memory has a price at each moment of backward, and what is worth keeping at
+    those prices is kept (see `prices.Relaxed`): the prices are those at which that is also what fits, but for
+    a few values that are kept in part. These are rounded. What the reruns themselves need meanwhile, the prices do not
+    see: it is set aside, and the rounded choice is mended and polished by local search (see `search.Search`).
+
+    The bound is proven, and holds over all plans with that order of backward ops, reruns repeated or not, wherever they
+    stand. The plan is optimal where its gap is 0 and nothing is claimed elsewhere; a faster plan may run backward
+    ops in another order. Below about one layer's memory beside one kept value a layer, `nested` reaches lower.
+    Time: a few linear programs with O(n) choices each, and at most `tries` replays of O(n log n).
+    """
     step = Step.of(program)
     plain = range(len(program.ops))
-    if not step.boundary or step.boundary == len(plain) or replay(program, plain).peak <= budget:
-        if replay(program, plain).peak > budget:
-            raise too_small(program, plain, budget, planner="priced")
-        return promise(program, plain, budget, planner="priced", searched=SEARCHED)
+    peak = replay(program, plain).peak
+    if peak <= budget:
+        return promise(program, plain, budget, planner=NAME, searched=SEARCHED)
+    if not step.boundary or step.boundary == len(plain):
+        raise too_small(program, plain, budget, planner=NAME)
+    fits, least = _fitting(step, budget)
+    if not fits:
+        floor = _floor(step, peak)
+        if floor.seen.peak > budget:
+            raise too_small(program, floor.runs.tolist(), budget, planner=NAME)
+        fits = [floor]
+    search = Search(step, budget, tries(step))
+    best = min((search.polish(tried) for tried in fits[:3]), key=lambda tried: (tried.seen.time, tried.seen.peak))
+    search.left = tries(step) // 4
+    best = search.wander(best)
+    return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=least)
+
+
+def tries(step: Step) -> int:
+    """How many replays a search may take: a few seconds' worth, and less for a small step."""
+    return min(20 * len(step.reads), 200 + 1_000_000 // len(step.reads))
+
+
+def _fitting(step: Step, budget: int) -> tuple[list[Tried], Bound]:
     relaxed, least = narrowed(step, budget)
-    tries = 500 + 2_000_000 // len(plain)
-    search = Search(step, budget, tries)
-    found = fitting(relaxed, search)
-    if not found:
-        raise BudgetTooSmall("", budget=budget, needed=0)
-    best = min((search.polish(tried) for tried in found[:3]), key=lambda t: (t.seen.time, t.seen.peak))
-    if len(plain) < 2000:
-        search.left = min(search.left, 500)
-        best = search.wander(best)
-    return promise(program, best.runs.tolist(), budget, planner="priced", searched=SEARCHED, bound=least)
+    return fitting(relaxed, Search(step, budget, tries(step))), least
 
 
-def narrowed(step: Step, budget: int, instants: int = 12) -> tuple[Relaxed, Bound]:
+def _floor(step: Step, peak: int) -> Tried:
+    """The choice of least peak that is found: the least budget that fits, and from there down as far as repairs go.
+
+    A budget named as needed must do, and one byte less must not; so what `_fitting` finds below is taken, until
+    it finds nothing.
+    """
+    low, high = 0, peak
+    best = Search(step, peak, 1).attempt(Choice(frozenset(v for v, made in enumerate(step.forward) if made)))
+    while high - low > max(1, peak // 128):
+        middle = (low + high) // 2
+        fits, _ = _fitting(step, middle)
+        if fits:
+            best = min(fits, key=lambda tried: tried.seen.peak)
+            high = best.seen.peak
+        else:
+            low = middle
+    search = Search(step, high, tries(step))
+    while search.left > 0:
+        search.budget = best.seen.peak - max(1, peak // 256)
+        lower = search.repair(best)
+        if lower.seen.peak >= best.seen.peak:
+            break
+        best = lower
+    while best.seen.peak and (fits := _fitting(step, best.seen.peak - 1)[0]):
+        best = min(fits, key=lambda tried: tried.seen.peak)
+    return best
+
+
+def narrowed(step: Step, budget: int) -> tuple[Relaxed, Bound]:
     """The relaxation that sees exactly the moments at which memory has a price, and what it proves.
 
     Which moments those are is only known once it is solved, so it is solved a few times.
@@ -50,9 +102,9 @@ def narrowed(step: Step, budget: int, instants: int = 12) -> tuple[Relaxed, Boun
         proven = relaxed.bound(prices, budget)
         if proven.time > least.time:
             least = proven
-        dearest = np.argsort(-prices.rent)[:instants]
+        dearest = np.argsort(-prices.rent)[:INSTANTS]
         fresh = {int(t) for t in dearest if prices.rent[t] > 0} - seen - {0}
-        if not fresh or len(seen) >= instants:
+        if not fresh or len(seen) >= INSTANTS:
             break
         seen |= fresh
         relaxed = Relaxed.of(step, seen)

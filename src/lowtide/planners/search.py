@@ -99,19 +99,28 @@ class Search:
 
     def polish(self, tried: Tried) -> Tried:
         """Undo reruns that there is room for, most time saved per byte and run first, until none is left."""
-        improved = True
-        while improved and self.left > 0:
-            improved = False
-            for choice, wants in self._undone(tried):
-                if self.left <= 0:
-                    break
-                if any(self._room(tried, wait) < self.size[wait.value] for wait in wants):
-                    continue
+        while self.left > 0:
+            before = tried.seen.time
+            refused: set[tuple[int, int]] = set()
+            while (better := self._undo_one(tried, refused)) is not None:
+                tried = better
+            if tried.seen.time == before:
+                break
+        return tried
+
+    def _undo_one(self, tried: Tried, refused: set[tuple[int, int]]) -> Tried | None:
+        """The first undoing that helps; those that do not are added to `refused` and not tried again."""
+        for name, choice, wants in self._undone(tried):
+            if name in refused:
+                continue
+            if self.left <= 0:
+                return None
+            if all(self._room(tried, wait) >= self.size[wait.value] for wait in wants):
                 new = self.attempt(choice)
                 if self.fits(new) and new.seen.time < tried.seen.time:
-                    tried, improved = new, True
-                    break
-        return tried
+                    return new
+            refused.add(name)
+        return None
 
     def wander(self, tried: Tried, seed: int = 0) -> Tried:
         """Hold a few values more, repair and polish, as long as tries are left; the best seen.
@@ -197,8 +206,10 @@ class Search:
     def _begin_of_backward(self, runs: NDArray[np.int64]) -> int:
         return int(np.argmax(runs >= self.step.boundary))
 
-    def _undone(self, tried: Tried) -> list[tuple[Choice, list[Wait]]]:
-        """Every rerun undone, best first: the choice without it, and where values must be there instead."""
+    def _undone(self, tried: Tried) -> list[tuple[tuple[int, int], Choice, list[Wait]]]:
+        """Every rerun undone, best first: the op and the moment it served, the choice without it, and where values
+        must be there instead.
+        """
         reads, writes, boundary = self.step.reads, self.step.writes, self.step.boundary
         runs = tried.runs.tolist()
         last: dict[int, int] = {}
@@ -229,9 +240,10 @@ class Search:
                 (b, w.value) for w in wants for b in dropped.get(w.value, ()) if w.begin <= place[b] < rerun
             }
             rent = sum(self.size[w.value] * (rerun - w.begin) for w in wants)
-            found.append((-self.ns[runs[rerun]] / (1 + rent), rerun, Choice(kept, drops), wants))
+            name = (runs[rerun], self.step.boundary + int((tried.runs[:rerun] >= boundary).sum()))
+            found.append((-self.ns[runs[rerun]] / (1 + rent), name, Choice(kept, drops), wants))
         found.sort(key=lambda move: move[:2])
-        return [(choice, wants) for _, _, choice, wants in found]
+        return [move[1:] for move in found]
 
     def _room(self, tried: Tried, wait: Wait) -> int:
         """Bytes free all along a stretch."""

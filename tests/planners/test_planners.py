@@ -11,14 +11,14 @@ from tests.oracles.programs import least_time, programs
 
 from lowtide import referee
 from lowtide.errors import BudgetTooSmall
-from lowtide.planners import keep_all, sqrt
+from lowtide.planners import best, keep_all, priced, sqrt
 from lowtide.planners.replay import replay
 from lowtide.planners.rerun import expand
 from lowtide.planners.step import Step
 from lowtide.program import Op, Phase, Program, Role, Value
 
 BUDGETS = st.integers(0, 80)
-PLANNERS = [keep_all, sqrt]
+PLANNERS = [keep_all, sqrt, priced, best]
 
 
 def chain(layers: int = 9, size: int = 10) -> Program:
