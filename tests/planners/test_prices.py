@@ -33,14 +33,14 @@ def check(program: Program, saved: int, instants: Collection[int]) -> None:
 INSTANTS = st.sampled_from([(), range(1, 12)]) | st.sets(st.integers(1, 6))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(programs(max_forward=4, max_backward=4), st.integers(0, 20), INSTANTS)
 def test_the_bound_is_never_above_the_optimum(program: Program, saved: int, instants: Collection[int]) -> None:
     """Of plans with the program's order of backward ops; any order of forward ops, reruns repeated or not."""
     check(program, saved, instants)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(mirrored(), st.integers(0, 20), INSTANTS)
 def test_the_bound_is_never_above_the_optimum_of_mirrored_steps(
     program: Program, saved: int, instants: Collection[int]
@@ -96,7 +96,7 @@ def test_instants_see_what_has_to_wait() -> None:
     assert proofs == [1, 101]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(mirrored(), st.integers(0, 20), INSTANTS, st.data())
 def test_any_prices_prove_something_true(
     program: Program, saved: int, instants: Collection[int], data: st.DataObject

@@ -17,7 +17,7 @@ def solve(program: Program, budget: int) -> Plan:
     """The fastest plan of all planners here whose peak is at most `budget` bytes, with the strongest of their bounds.
 
     Where the plain step fits it is that. Otherwise every planner is asked, and a tie goes to the lower peak. The
-    plan is the best that they find in the union of their classes; the bound that comes with it may be another planner's.
+    plan is the best that they find in the union of their classes; its bound may be another planner's.
     Time: the sum of theirs.
     """
     try:
