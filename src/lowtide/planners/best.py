@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from lowtide.errors import BudgetTooSmall
 from lowtide.plan import Plan
-from lowtide.planners import keep_all, priced, sqrt
+from lowtide.planners import keep_all, nested, priced, sqrt
 from lowtide.program import Program
 
-PLANNERS: tuple[Callable[[Program, int], Plan], ...] = (sqrt.solve, priced.solve)
+PLANNERS: tuple[Callable[[Program, int], Plan], ...] = (sqrt.solve, priced.solve, nested.solve)
 
 
 def solve(program: Program, budget: int) -> Plan:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide.plan import Bound, Plan
+from lowtide.planners.floor import floor
 from lowtide.planners.prices import Prices, Relaxed
 from lowtide.planners.promise import every_op_once, promise, too_small
 from lowtide.planners.replay import replay
@@ -41,10 +42,10 @@ def solve(program: Program, budget: int) -> Plan:
         raise too_small(program, plain, budget, planner=NAME)
     fits, least = _fitting(step, budget)
     if not fits:
-        floor = _floor(step, peak)
-        if floor.seen.peak > budget:
-            raise too_small(program, floor.runs.tolist(), budget, planner=NAME)
-        fits = [floor]
+        lowest = floor(step, peak, lambda smaller: _fitting(step, smaller)[0], tries(step))
+        if lowest.seen.peak > budget:
+            raise too_small(program, lowest.runs.tolist(), budget, planner=NAME)
+        fits = [lowest]
     search = Search(step, budget, tries(step))
     best = min((search.polish(tried) for tried in fits[:3]), key=lambda tried: (tried.seen.time, tried.seen.peak))
     search.left = tries(step) // 4
@@ -60,34 +61,6 @@ def tries(step: Step) -> int:
 def _fitting(step: Step, budget: int) -> tuple[list[Tried], Bound]:
     relaxed, least = narrowed(step, budget)
     return fitting(relaxed, Search(step, budget, tries(step))), least
-
-
-def _floor(step: Step, peak: int) -> Tried:
-    """The choice of least peak that is found: the least budget that fits, and from there down as far as repairs go.
-
-    A budget named as needed must do, and one byte less must not; so what `_fitting` finds below is taken, until
-    it finds nothing.
-    """
-    low, high = 0, peak
-    best = Search(step, peak, 1).attempt(Choice(frozenset(v for v, made in enumerate(step.forward) if made)))
-    while high - low > max(1, peak // 128):
-        middle = (low + high) // 2
-        fits, _ = _fitting(step, middle)
-        if fits:
-            best = min(fits, key=lambda tried: tried.seen.peak)
-            high = best.seen.peak
-        else:
-            low = middle
-    search = Search(step, high, tries(step))
-    while search.left > 0:
-        search.budget = best.seen.peak - max(1, peak // 256)
-        lower = search.repair(best)
-        if lower.seen.peak >= best.seen.peak:
-            break
-        best = lower
-    while best.seen.peak and (fits := _fitting(step, best.seen.peak - 1)[0]):
-        best = min(fits, key=lambda tried: tried.seen.peak)
-    return best
 
 
 def narrowed(step: Step, budget: int) -> tuple[Relaxed, Bound]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -20,6 +20,33 @@ class Choice:
 
     kept: frozenset[int]
     drops: frozenset[tuple[int, int]] = frozenset()
+
+    @classmethod
+    def of(cls, step: Step, runs: Sequence[int]) -> Choice:
+        """The choice that keeps and drops what a sequence does; its own sequence may run an op later than that."""
+        served: list[int] = []
+        following = len(step.reads)
+        for op in reversed(runs):
+            following = op if op >= step.boundary else following
+            served.append(following)
+        served.reverse()
+        begins = next((at for at, op in enumerate(runs) if op >= step.boundary), len(runs))
+        last: dict[int, int] = {}
+        kept: set[int] = set()
+        drops: set[tuple[int, int]] = set()
+        made_again: set[int] = set()
+        for at, op in enumerate(runs):
+            for v in step.reads[op]:
+                if at >= begins and v not in made_again:
+                    kept.add(v)
+                last[v] = at
+            for v in step.writes[op]:
+                if v in last and last[v] >= begins and served[last[v]] < served[at]:
+                    drops.add((served[last[v]], v))
+                if at >= begins:
+                    made_again.add(v)
+                last[v] = at
+        return cls(frozenset(v for v in kept if step.forward[v]), frozenset(drops))
 
     def runs(self, step: Step) -> list[int]:
         """The sequence."""
