@@ -14,12 +14,11 @@ import sys
 import time
 from statistics import median
 
-from synthetic_programs import LARGE, SHAPES
-
 from lowtide import referee
 from lowtide.errors import BudgetTooSmall
 from lowtide.planners import best, priced
 from lowtide.program import Program
+from synthetic_programs import LARGE, SHAPES
 
 
 def case(name: str, program: Program, planner, budget: int, **more) -> dict:

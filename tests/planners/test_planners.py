@@ -100,7 +100,7 @@ def check_remedy(planner: ModuleType, program: Program, budget: int) -> None:
         return
     assert error.budget == budget < error.needed
     assert str(error.needed) in str(error)
-    assert planner.solve(program, error.needed).peak == error.needed
+    assert planner.solve(program, error.needed).peak <= error.needed
     with pytest.raises(BudgetTooSmall):
         planner.solve(program, error.needed - 1)
 

@@ -28,12 +28,12 @@ def solve(program: Program, budget: int) -> Plan:
     """A fast plan whose peak is at most `budget` bytes, of those that rerun segments of segments.
 
     Positions 0 = p_0 < ... < p_K in the forward order cut it in segments; boundary(i) is what is made before p_i and
-    read from p_i on, or by the backward ops that must wait for the ops from p_i on. C(i, j, h) is the least time to finish
-    backward of the segment between p_i and p_j when boundary(i) and h more bytes are held:
+    read from p_i on, or by the backward ops that must wait for the ops from p_i on. C(i, j, h) is the least time to
+    finish backward of the segment between p_i and p_j when boundary(i) and h more bytes are held:
 
-        C(i, j, h) = min of  the time to run the segment again and keep what its backward reads, if that fits
-                             sweep(i, k) + C(k, j, h + bytes(boundary(i) - boundary(k))) + C(i, k, h), if the sweep fits,
-                             for every i < k < j
+        C(i, j, h) = min of  time to run the segment again and keep what its backward reads, if that fits
+                             sweep(i, k) + C(k, j, h + bytes(boundary(i) - boundary(k))) + C(i, k, h), if the
+                             sweep fits, for every i < k < j
 
     and at the top the sweeps are free, for they are the forward pass itself, and what is kept of its last segment
     is not run again. Cuts are at most 28, where few bytes cross, and h is rounded up to 128ths of the budget. The best
