@@ -2,6 +2,7 @@
 
     python bench/priced.py            steps of well-known shapes, budgets from 20 to 90 % of the way up
     python bench/priced.py large      steps of 1,000, 5,000 and 20,000 ops
+    python bench/priced.py table < bench/results/priced.jsonl     the table of the gaps in docs/methods/priced.md
 
 A budget of p % lies p % of the way from the least that the planner meets to what the plain step takes. Gaps are in
 per cent of the plain step's time; the last line sums up.
@@ -78,5 +79,17 @@ def large() -> None:
             print(json.dumps(case(name, program, priced, top * part // 100)), flush=True)
 
 
+def table() -> None:
+    """The gaps of lines on standard input, a row a program and a column a budget."""
+    lines = [line for line in map(json.loads, sys.stdin) if "gap" in line]
+    percents = sorted({line["percent"] for line in lines})
+    print("| program | ops |" + "".join(f" {percent} % |" for percent in percents))
+    print("|---|---|" + "---|" * len(percents))
+    for name in dict.fromkeys(line["program"] for line in lines):
+        row = {line["percent"]: line for line in lines if line["program"] == name}
+        cells = "".join(f" {row[percent]['extra']:.2f}, {row[percent]['gap']:.2f} |" for percent in percents)
+        print(f"| {name} | {row[percents[0]]['ops']} |{cells}")
+
+
 if __name__ == "__main__":
-    large() if sys.argv[1:] == ["large"] else gaps()
+    {"large": large, "table": table}.get("".join(sys.argv[1:]), gaps)()
