@@ -59,6 +59,51 @@ def programs(draw: st.DrawFn, max_forward: int = 5, max_backward: int = 4) -> Pr
     return Program(tuple(values), tuple(ops))
 
 
+@st.composite
+def mirrored(draw: st.DrawFn, max_layers: int = 4) -> Program:
+    """A step in which backward mirrors forward: a chain of layers with skips, each of which is undone in turn by ops
+    that read the gradient and some of what the layer read and wrote.
+    """
+    values: list[Value] = []
+    ops: list[Op] = []
+
+    def value(role: Role, least: int = 0) -> int:
+        values.append(Value(f"v{len(values)}", draw(st.integers(least, 9)), role))
+        return len(values) - 1
+
+    time = st.integers(1, 9)
+    scratch = st.sampled_from([0, 0, 0, 1, 3])
+    layers: list[tuple[list[int], list[int]]] = []
+    made: list[int] = []
+    last = draw(st.integers(2, max_layers)) - 1
+    gives_output = draw(st.booleans())
+    for i in range(last + 1):
+        reads = made[-1:]
+        if len(made) > 1 and draw(st.integers(0, 2)) == 0:
+            reads.append(draw(st.sampled_from(made[:-1])))
+        writes = [value(Role.OUTPUT if gives_output and i == last else Role.ACTIVATION, 1)]
+        if draw(st.integers(0, 3)) == 0:
+            writes.append(value(Role.ACTIVATION))
+        once = "moves a counter" if draw(st.integers(0, 11)) == 0 else ""
+        ops.append(Op(f"f{i}", Phase.FORWARD, tuple(reads), tuple(writes), draw(time), draw(scratch), once))
+        layers.append((reads, writes))
+        made.append(writes[0])
+    if draw(st.integers(0, 3)):
+        ops.append(Op("leave", Phase.FORWARD, (made[-1],), (), 0, 0, "ends forward"))
+    gradient = value(Role.GRADIENT)
+    ops.append(Op("enter", Phase.BACKWARD, (made[-1],) if gives_output else (), (gradient,), 0, 0, "begins backward"))
+    for i, (reads, writes) in reversed(list(enumerate(layers))):
+        wanted = [gradient, *writes[1:]]
+        wanted += [v for v in (*reads, writes[0]) if draw(st.integers(0, 2))]
+        grown = value(Role.GRADIENT if i else Role.OUTPUT)
+        wanted = list(dict.fromkeys(wanted))
+        ops.append(Op(f"b{i}", Phase.BACKWARD, tuple(wanted), (grown,), draw(time), draw(scratch)))
+        if draw(st.integers(0, 3)) == 0:
+            ops.append(Op(f"w{i}", Phase.BACKWARD, (gradient, *reads), (value(Role.OUTPUT),), draw(time)))
+        gradient = grown
+    return Program(tuple(values), tuple(ops))
+
+
 def least_time(program: Program, budget: int, *, backward_in_order: bool = False) -> int | None:
     """Least time of any sequence that fits, over all orders and any number of reruns; None where none fits.
 
