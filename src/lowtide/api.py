@@ -13,7 +13,7 @@ from lowtide import budget as budgets
 from lowtide.errors import LowtideError
 from lowtide.fitted import Fitted, Planner, Settings, capture_call, plan_step
 from lowtide.plan import Plan
-from lowtide.planners import greedy, keep_all, sqrt
+from lowtide.planners import best, greedy, keep_all, nested, priced, sqrt
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -30,8 +30,15 @@ class Batch:
         self.kwargs = kwargs
 
 
-PLANNERS: dict[str, Planner] = {"greedy": greedy.solve, "keep_all": keep_all.solve, "sqrt": sqrt.solve}
-DEFAULT_PLANNER = "greedy"
+PLANNERS: dict[str, Planner] = {
+    "best": best.solve,
+    "greedy": greedy.solve,
+    "keep_all": keep_all.solve,
+    "nested": nested.solve,
+    "priced": priced.solve,
+    "sqrt": sqrt.solve,
+}
+DEFAULT_PLANNER = "best"
 
 
 def fit(

@@ -40,14 +40,16 @@ class InvalidBudget(LowtideError, ValueError):
 class BudgetTooSmall(LowtideError):
     """No plan fits the budget.
 
-    budget   bytes that were allowed
-    needed   the least number of bytes that works (with the planner asked)
+    budget      bytes that were allowed
+    needed      the least number of bytes that works (with the planner asked)
+    narrowest   the op that needs them and where it comes from; empty where it is not known
     """
 
-    def __init__(self, message: str, *, budget: int, needed: int) -> None:
+    def __init__(self, message: str, *, budget: int, needed: int, narrowest: str = "") -> None:
         super().__init__(message)
         self.budget = budget
         self.needed = needed
+        self.narrowest = narrowest
 
 
 class UnsupportedModel(LowtideError):

@@ -359,7 +359,7 @@ def plan_step(captureds: Sequence[Captured], held: Held, settings: Settings) -> 
         if after > budget:
             raise BudgetTooSmall("", budget=budget - static, needed=plan.peak)
     except BudgetTooSmall as error:
-        raise _too_small(program, error, budget, static, after, settings.planner) from error
+        raise _too_small(error, budget, static, after) from error
     runs = step.settle(programs, plan.runs)
     outcome = referee.run(program, runs)
     if outcome.peak > budget - static:
@@ -396,18 +396,16 @@ def _place(program: Program, op: int) -> str:
     return program.ops[op].name + (f" in {program.ops[op].where}" if program.ops[op].where else "")
 
 
-def _too_small(
-    program: Program, error: BudgetTooSmall, budget: int, static: int, after: int, planner: Planner
-) -> BudgetTooSmall:
+def _too_small(error: BudgetTooSmall, budget: int, static: int, after: int) -> BudgetTooSmall:
     """What the user is told: the least budget, and where it binds."""
     needed = max(static + error.needed, after)
     if after >= static + error.needed:
+        narrowest = OPTIMIZER
         place = f"The narrowest place is {OPTIMIZER}: parameters, gradients and its state at once."
         remedy = "or use an optimizer that holds less."
     else:
-        runs = planner(program, error.needed).runs
-        outcome = referee.run(program, runs)
-        place = f"The narrowest place is {_place(program, runs[outcome.at])}: {show(outcome.peak)} at once."
+        narrowest = error.narrowest
+        place = f"The narrowest place is {narrowest}: {show(error.needed)} at once."
         remedy = "or make that op smaller (shorter sequences, smaller batch)."
     return BudgetTooSmall(
         f"no plan fits in {show(budget)}: this step needs at least {show(needed)} ({needed} bytes: "
@@ -415,4 +413,5 @@ def _too_small(
         f"Raise memory_budget to {needed}, {remedy}",
         budget=budget,
         needed=needed,
+        narrowest=narrowest,
     )

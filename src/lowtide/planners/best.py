@@ -35,7 +35,7 @@ def solve(program: Program, budget: int) -> Plan:
             break
     if not plans:
         least = min(refusals, key=lambda error: error.needed)
-        raise BudgetTooSmall(str(least), budget=budget, needed=least.needed)
+        raise BudgetTooSmall(str(least), budget=budget, needed=least.needed, narrowest=least.narrowest)
     return _best(plans)
 
 

@@ -43,4 +43,5 @@ def too_small(program: Program, runs: Sequence[int], budget: int, *, planner: st
         f"The narrowest place is {op.name}{where}: {seen.peak} bytes at once.",
         budget=budget,
         needed=seen.peak,
+        narrowest=f"{op.name}{where}",
     )
