@@ -15,6 +15,7 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch.fx.graph import _BoxedCodeGen
+from torch.fx.node import _side_effectful_functions
 
 # Python kernels that only make tracing possible or give views; the rest replace the kernels that eager PyTorch runs.
 _TRACING_NEEDS = {
@@ -68,6 +69,23 @@ def eager_kernels() -> Iterator[None]:
                 op._dispatch_cache.clear()
 
 
+@contextlib.contextmanager
+def _batch_norms_kept() -> Iterator[None]:
+    """Within it, a batch norm whose result nobody reads stays in the graph: it moves its running statistics.
+
+    Its schema does not say so, and the tracer would take it for dead code.
+    """
+    aten = torch.ops.aten
+    norms = {aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default}
+    added = norms - _side_effectful_functions
+    with _tracing:
+        _side_effectful_functions.update(added)
+        try:
+            yield
+        finally:
+            _side_effectful_functions.difference_update(added)
+
+
 def tracing_options(max_shapes: int) -> contextlib.AbstractContextManager[Any]:
     """Dynamo's settings for a call that may trace: recurrent modules are traced, too many shapes are an error."""
     return dynamo_config.patch(
@@ -98,7 +116,7 @@ def compile_joint(
     backend = aot_autograd(fw_compiler=boxed, bw_compiler=boxed, inference_compiler=forward_only, partition_fn=split)
     # Fake tensors from the cache do not share storages where the first ones of their kind did.
     uncached = dynamo_config.patch(fake_tensor_cache_enabled=False)
-    with eager_kernels(), uncached, functorch_config.patch(donated_buffer=False):
+    with eager_kernels(), _batch_norms_kept(), uncached, functorch_config.patch(donated_buffer=False):
         return backend(graph, inputs)
 
 
