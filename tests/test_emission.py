@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-import stepmodels
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
-from training import same
 
 import lowtide
-from lowtide import api, referee
+import stepmodels
+from lowtide import _compat, api, referee
 from lowtide.captured import Captured, Enter, RandomCall, Snapshot
 from lowtide.fitted import Fitted, Settings, Slot, capture_call
 from lowtide.measure.live import LiveBytes
 from lowtide.planners import keep_all
 from lowtide.program import Phase, Program, Role
+from training import same
 
-SEEDS, PLANS = range(48), 4
+SEEDS, PLANS = range(40), 4
 
 
 def random_runs(program: Program, rng: random.Random) -> list[int]:
@@ -77,19 +77,24 @@ def carried_out(captured: Captured, runs: Sequence[int]) -> int:
     return max(count - first_draws.get(at, 0) for at, count in enumerate(timeline))
 
 
-def outputs_made_again(captured: Captured, runs: Sequence[int]) -> int:
-    """Bytes of outputs that are made again in the half of the step that hands them over.
+def slack(captured: Captured, runs: Sequence[int]) -> int:
+    """Bytes by which memory may hold less than the referee said.
 
-    The latest copy is handed over and the first one goes at its last use, where the referee holds the first to the end.
+    Of an output made again in the half of the step that hands it over, the latest copy is handed over and the first one
+    goes at its last use, where the referee holds the first to the end. An output that an input is set to as well may be
+    handed over as that input.
     """
     program = captured.program
     entered = list(runs).index(next(i for i, action in enumerate(captured.actions) if isinstance(action, Enter)))
     halves = {Phase.FORWARD: Counter(runs[:entered]), Phase.BACKWARD: Counter(runs[entered:])}
+    results = captured.joint.graph.find_nodes(op="output")[0].args[0][: captured.forward_outputs]
+    descriptions = _compat.output_descriptions(captured.joint.graph)
+    set_to = {captured.value_of[n] for n, d in zip(results, descriptions, strict=False) if _compat.mutated_input(d)}
     return sum(
         program.values[v].bytes
         for i, op in enumerate(program.ops)
         for v in op.writes
-        if program.values[v].role is Role.OUTPUT and halves[op.phase][i] > 1
+        if program.values[v].role is Role.OUTPUT and (halves[op.phase][i] > 1 or v in set_to)
     )
 
 
@@ -161,5 +166,5 @@ def test_any_valid_sequence_is_exact_and_holds_what_the_referee_said(seed: int) 
         found = step(planned, x)
         assert [name for name, tensor in found.tensors.items() if not same(tensor, plain.tensors[name])] == []
         expected = carried_out(captured, runs)
-        assert expected - outputs_made_again(captured, runs) <= found.peak <= expected, runs
+        assert expected - slack(captured, runs) <= found.peak <= expected, runs
         assert found.peak <= referee.run(captured.program, runs).peak

@@ -14,8 +14,17 @@ from torch._C import DispatchKey
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_tensor import FakeCopyMode as FakeCopyMode
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
 from torch.fx.graph import _BoxedCodeGen
 from torch.fx.node import _side_effectful_functions
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves as tree_leaves
 
 # Python kernels that only make tracing possible or give views; the rest replace the kernels that eager PyTorch runs.
 _TRACING_NEEDS = {
@@ -187,3 +196,18 @@ def will_accumulate(node: Any) -> bool:
 def accepts(function: Callable[..., Any], name: str) -> bool:
     """Whether a function has a parameter of this name."""
     return name in inspect.signature(function).parameters
+
+
+def below_autograd() -> contextlib.AbstractContextManager[Any]:
+    """Within it, calls go to the kernels without autograd's looking on."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+def native_parameter_types() -> list[type]:
+    """The types of parameter that optimizers take their foreach kernels for: PyTorch's own list."""
+    return torch.optim.optimizer._foreach_supported_types
+
+
+def step_hooks_of_all_optimizers() -> tuple[dict[int, Any], dict[int, Any]]:
+    """The hooks called before and after any optimizer's step: PyTorch's own dictionaries."""
+    return torch.optim.optimizer._global_optimizer_pre_hooks, torch.optim.optimizer._global_optimizer_post_hooks
