@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.fx
+import torch.optim.optimizer as torch_optimizer
 from torch._C import DispatchKey
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
@@ -205,9 +206,9 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
 
 def native_parameter_types() -> list[type]:
     """The types of parameter that optimizers take their foreach kernels for: PyTorch's own list."""
-    return torch.optim.optimizer._foreach_supported_types
+    return torch_optimizer._foreach_supported_types
 
 
 def step_hooks_of_all_optimizers() -> tuple[dict[int, Any], dict[int, Any]]:
     """The hooks called before and after any optimizer's step: PyTorch's own dictionaries."""
-    return torch.optim.optimizer._global_optimizer_pre_hooks, torch.optim.optimizer._global_optimizer_post_hooks
+    return torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks
