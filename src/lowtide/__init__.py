@@ -8,6 +8,8 @@ Importing it does not import torch; calling it does.
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lowtide.errors import (
@@ -53,6 +55,17 @@ __all__ = [
 
 _CALLS = ("Batch", "apply", "fit", "plan", "unfit")
 globals().pop("plan")  # The module of that name, which its import above has put in place of the call.
+
+
+class _Package(ModuleType):
+    """The package: a room or module that has a call's name does not take the call's place when it is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _CALLS and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

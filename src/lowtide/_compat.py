@@ -9,11 +9,22 @@ from typing import Any
 
 import torch
 import torch.fx
+import torch.optim.optimizer as torch_optimizer
 from torch._C import DispatchKey
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_tensor import FakeCopyMode as FakeCopyMode
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
 from torch.fx.graph import _BoxedCodeGen
+from torch.fx.node import _side_effectful_functions
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves as tree_leaves
 
 # Python kernels that only make tracing possible or give views; the rest replace the kernels that eager PyTorch runs.
 _TRACING_NEEDS = {
@@ -67,6 +78,23 @@ def eager_kernels() -> Iterator[None]:
                 op._dispatch_cache.clear()
 
 
+@contextlib.contextmanager
+def _batch_norms_kept() -> Iterator[None]:
+    """Within it, a batch norm whose result nobody reads stays in the graph: it moves its running statistics.
+
+    Its schema does not say so, and the tracer would take it for dead code.
+    """
+    aten = torch.ops.aten
+    norms = {aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default}
+    added = norms - _side_effectful_functions
+    with _tracing:
+        _side_effectful_functions.update(added)
+        try:
+            yield
+        finally:
+            _side_effectful_functions.difference_update(added)
+
+
 def tracing_options() -> contextlib.AbstractContextManager[Any]:
     """Dynamo's settings for a call that may trace: recurrent modules are traced, and nothing is given up in silence.
 
@@ -111,7 +139,7 @@ def compile_joint(
     )
     # Fake tensors from the cache do not share storages where the first ones of their kind did.
     uncached = dynamo_config.patch(fake_tensor_cache_enabled=False)
-    with eager_kernels(), uncached, functorch_config.patch(donated_buffer=False):
+    with eager_kernels(), _batch_norms_kept(), uncached, functorch_config.patch(donated_buffer=False):
         return backend(graph, inputs)
 
 
@@ -193,3 +221,18 @@ def backward_node(outputs: Any) -> Any | None:
         if node is not None and node.name() == "CompiledFunctionBackward":
             return node
     return None
+
+
+def below_autograd() -> contextlib.AbstractContextManager[Any]:
+    """Within it, calls go to the kernels without autograd's looking on."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+def native_parameter_types() -> list[type]:
+    """The types of parameter that optimizers take their foreach kernels for: PyTorch's own list."""
+    return torch_optimizer._foreach_supported_types
+
+
+def step_hooks_of_all_optimizers() -> tuple[dict[int, Any], dict[int, Any]]:
+    """The hooks called before and after any optimizer's step: PyTorch's own dictionaries."""
+    return torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks

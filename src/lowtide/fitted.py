@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves
 
 from lowtide import _compat, referee
 from lowtide.apply.emit import emit
@@ -330,7 +329,7 @@ def _signature(args: Any, kwargs: Any) -> Any:
             (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
             if isinstance(leaf, torch.Tensor)
             else (type(leaf), leaf if isinstance(leaf, (int, float, str)) else None)
-            for leaf in tree_leaves((args, kwargs))
+            for leaf in _compat.tree_leaves((args, kwargs))
         ),
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_enabled("cuda"),

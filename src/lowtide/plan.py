@@ -90,13 +90,28 @@ class Plan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` wrote."""
-        if data.get("format") != FORMAT:
-            raise InvalidPlan(f"not a plan: its format is {data.get('format')!r}, not {FORMAT!r}")
-        try:
-            facts = {name: data[name] for name in cls.__slots__}
-            return cls(**{**facts, "runs": tuple(data["runs"]), "bound": Bound(**data["bound"])})
-        except (KeyError, TypeError) as error:
-            raise InvalidPlan(f"not a plan: {error}") from error
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            found = data.get("format") if isinstance(data, Mapping) else data
+            raise InvalidPlan(f"not a plan: its format is {found!r}, not {FORMAT!r}")
+        bound = data.get("bound")
+        _expect_fields(data, {"format", *cls.__slots__}, "a plan")
+        if not isinstance(bound, Mapping):
+            raise InvalidPlan(f"not a plan: bound is {bound!r}, not an object")
+        _expect_fields(bound, set(Bound.__slots__), "a plan's bound")
+        runs = data["runs"]
+        if not isinstance(runs, (list, tuple)) or not all(map(_is_count, runs)):
+            raise InvalidPlan(f"not a plan: runs is {runs!r}, not a list of whole numbers >= 0")
+        numbers = {name: data[name] for name in ("peak", "time", "static")}
+        for name, found in {**numbers, "bound's time": bound["time"]}.items():
+            if not _is_count(found):
+                raise InvalidPlan(f"not a plan: {name} is {found!r}, not a whole number >= 0")
+        if type(data["budget"]) is not int:  # What is static may leave less than nothing.
+            raise InvalidPlan(f"not a plan: budget is {data['budget']!r}, not a whole number")
+        words = {name: data[name] for name in ("planner", "searched", "program")}
+        for name, found in {**words, "bound's by": bound["by"]}.items():
+            if not isinstance(found, str):
+                raise InvalidPlan(f"not a plan: {name} is {found!r}, not a string")
+        return cls(runs=tuple(runs), budget=data["budget"], bound=Bound(**bound), **numbers, **words)
 
     def __str__(self) -> str:
         facts = self.to_json()
@@ -111,6 +126,8 @@ class Plan:
         facts: dict[str, Any] = {"format": first}
         for number, line in enumerate(rest.splitlines(), start=2):
             name, _, word = line.partition(" ")
+            if name in facts:
+                raise InvalidPlan(f"line {number}: {name!r} is there twice")
             try:
                 facts[name] = json.loads(word)
             except json.JSONDecodeError as error:
@@ -125,3 +142,15 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """The plan that `save` wrote to `path`."""
         return cls.parse(Path(path).read_text())
+
+
+def _expect_fields(data: Mapping[str, Any], wanted: set[str], what: str) -> None:
+    missing, extra = wanted - set(data), set(data) - wanted
+    if missing:
+        raise InvalidPlan(f"not a plan: {what} has a field {min(missing)!r}, which is missing")
+    if extra:
+        raise InvalidPlan(f"not a plan: {what} has no field {min(map(str, extra))!r}")
+
+
+def _is_count(found: object) -> bool:
+    return type(found) is int and found >= 0

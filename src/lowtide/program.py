@@ -208,6 +208,9 @@ class Program:
         """The Program that `to_json` wrote."""
         if not isinstance(data, Mapping) or not {"values", "ops"} <= set(data):
             raise InvalidProgram("a program must be an object with the fields 'values' and 'ops'")
+        for field in ("values", "ops"):
+            if not isinstance(data[field], (list, tuple)):
+                raise InvalidProgram(f"{field} is {data[field]!r}, not a list")
         values = tuple(_value_of(v, f"values[{i}]") for i, v in enumerate(data["values"]))
         ops = tuple(_op_of(o, f"ops[{i}]") for i, o in enumerate(data["ops"]))
         return cls(values, ops)
@@ -220,7 +223,7 @@ def _join(numbers: Iterable[int]) -> str:
 def _parse_line(line: str, number: int) -> tuple[str, int, str, dict[str, Any]]:
     """`op 3 forward reads=1,2 name="a b"` as ("op", 3, "forward", {"reads": (1, 2), "name": "a b"})."""
     head = line.split(maxsplit=3)
-    if len(head) < 4 or not head[1].isdigit():
+    if len(head) < 4 or not (head[1].isascii() and head[1].isdigit()):
         raise InvalidProgram(f"line {number}: expected 'value|op NUMBER KIND field=...', found {line!r}")
     facts: dict[str, Any] = {}
     rest = head[3].strip()
@@ -229,6 +232,8 @@ def _parse_line(line: str, number: int) -> tuple[str, int, str, dict[str, Any]]:
         name, equals, rest = rest.partition("=")
         if not equals:
             raise InvalidProgram(f"line {number}: {name!r} has no value")
+        if name in facts:
+            raise InvalidProgram(f"line {number}: {name} is there twice")
         if rest.startswith('"'):
             try:
                 facts[name], end = decoder.raw_decode(rest)
@@ -258,21 +263,43 @@ def _expect_index(found: int, wanted: int, line: int) -> None:
 
 def _value_of(facts: Mapping[str, Any], place: str) -> Value:
     _expect_fields(facts, {"name", "bytes", "role"}, set(), place)
-    return Value(facts["name"], facts["bytes"], _enum(Role, facts["role"], f"{place}: role"))
+    role = _enum(Role, facts["role"], f"{place}: role")
+    return Value(_text(facts, "name", place), _number(facts, "bytes", place), role)
 
 
 def _op_of(facts: Mapping[str, Any], place: str) -> Op:
     _expect_fields(facts, {"name", "phase", "reads", "writes"}, {"ns", "scratch", "once", "where"}, place)
     return Op(
-        name=facts["name"],
+        name=_text(facts, "name", place),
         phase=_enum(Phase, facts["phase"], f"{place}: phase"),
-        reads=tuple(facts["reads"]),
-        writes=tuple(facts["writes"]),
-        ns=facts.get("ns", 0),
-        scratch=facts.get("scratch", 0),
-        once=facts.get("once", ""),
-        where=facts.get("where", ""),
+        reads=_row(facts, "reads", place),
+        writes=_row(facts, "writes", place),
+        ns=_number(facts, "ns", place),
+        scratch=_number(facts, "scratch", place),
+        once=_text(facts, "once", place),
+        where=_text(facts, "where", place),
     )
+
+
+def _text(facts: Mapping[str, Any], field: str, place: str) -> str:
+    found = facts.get(field, "")
+    if not isinstance(found, str):
+        raise InvalidProgram(f"{place}: {field} is {found!r}, not a string")
+    return found
+
+
+def _number(facts: Mapping[str, Any], field: str, place: str) -> int:
+    found = facts.get(field, 0)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise InvalidProgram(f"{place}: {field} is {found!r}, not a whole number")
+    return found
+
+
+def _row(facts: Mapping[str, Any], field: str, place: str) -> tuple[int, ...]:
+    found = facts[field]
+    if not isinstance(found, (list, tuple)) or any(not isinstance(n, int) or isinstance(n, bool) for n in found):
+        raise InvalidProgram(f"{place}: {field} is {found!r}, not a list of whole numbers")
+    return tuple(found)
 
 
 def _expect_fields(facts: Mapping[str, Any], wanted: set[str], optional: set[str], place: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from lowtide import _compat
+
 
 def take_state(device: torch.device) -> torch.Tensor:
     """The state of the device's default generator."""
@@ -36,5 +38,5 @@ def draw_again(device: torch.device, state: torch.Tensor, call: Callable[..., An
 
 def record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call in grad mode, below autograd: the kernel does all it does in training, and no graph is recorded."""
-    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+    with torch.enable_grad(), _compat.below_autograd():
         return call(*args, **kwargs)

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
+
+from lowtide._compat import HigherOrderOperator, OpOverload
 
 # Kernels that are pure but for what they do to running statistics, by the positions of these among their arguments,
 # and the position of the flag that says whether they are moved.

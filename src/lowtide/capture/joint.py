@@ -224,6 +224,7 @@ class _Builder:
         chains = self._orders(node)
         reads += [token for chain in chains for token in self._last_token(chain)]
         once = hazards.why_once(node, self.device)
+        scratch = unused
         call = Call(node, parts if several else ())
         action: Action = call
         positions = hazards.moved_statistics(node)
@@ -238,12 +239,15 @@ class _Builder:
                 once = once or "draws from a generator of its own"
             elif not once:
                 action = self._random(node, call)
-                reads.append(self.ops[action.state].writes[0])
+                state = self.ops[action.state].writes[0]
+                reads.append(state)
+                # Run again, it keeps the state that it finds beside the one that it draws from.
+                scratch += self.values[state].bytes
         writes = [v for n in (parts if several else (node,)) for v in self._new_values(n, self._made_here)]
         for chain in chains:
             self.tokens[chain] = self._token("order")
             writes.append(self.tokens[chain])
-        self._op(str(node.target), action, reads, writes, once=once, scratch=unused, where=source.where(node))
+        self._op(str(node.target), action, reads, writes, once=once, scratch=scratch, where=source.where(node))
 
     def _reads(self, node: fx.Node) -> list[int]:
         """Values a call reads; an input that the step writes to is read through its copy."""

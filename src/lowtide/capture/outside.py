@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from lowtide._compat import tree_leaves
 
 _OURS = {"CompiledFunctionBackward", "_NotPlannedBackward", "torch::autograd::AccumulateGrad"}
 

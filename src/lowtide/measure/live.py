@@ -7,10 +7,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
+
+from lowtide._compat import (
+    FakeTensor,
+    FakeTensorMode,
+    FunctionalTensor,
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+    tree_leaves,
+)
 
 
 class LiveBytes(TorchDispatchMode):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.optim.optimizer as torch_optimizer
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
 
+from lowtide import _compat
+from lowtide._compat import FakeCopyMode, FakeTensor, FakeTensorMode
 from lowtide.errors import UnsupportedModel
 from lowtide.measure.live import LiveBytes, storage_bytes, tensors_of
 
@@ -128,7 +128,7 @@ def _native_rule_on_fakes(originals: Iterable[torch.Tensor]) -> Iterator[None]:
     The choice asks for the exact type of each parameter, and a fake one's is another. The list is changed in place:
     DTensor adds itself to it when it is first imported, which may be now.
     """
-    native = torch_optimizer._foreach_supported_types
+    native = _compat.native_parameter_types()
     chosen = all(type(parameter) in native for parameter in originals)
     if chosen:
         native.append(FakeTensor)
@@ -142,7 +142,7 @@ def _native_rule_on_fakes(originals: Iterable[torch.Tensor]) -> Iterator[None]:
 @contextmanager
 def _no_global_hooks() -> Iterator[None]:
     """Keeps the hooks registered for the steps of all optimizers from being called."""
-    registered = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    registered = _compat.step_hooks_of_all_optimizers()
     kept = [dict(hooks) for hooks in registered]
     for hooks in registered:
         hooks.clear()
