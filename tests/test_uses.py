@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
-from training import same
 
 import lowtide
 from lowtide.measure.live import LiveBytes
+from training import same
 
 Fit = Callable[[nn.Module, Any], nn.Module]
 Use = Callable[[Fit], list[Any]]
@@ -679,7 +679,7 @@ def test_autograd_grad() -> None:
 def test_double_backward_is_refused_by_name() -> None:
     x = batch().requires_grad_()
     model = roomy(perceptron(), x)
-    with pytest.raises(lowtide.UnsupportedModel, match="[Dd]ouble backward"):
+    with pytest.raises(lowtide.UnsupportedModel, match=r"double backward"):
         (slope,) = torch.autograd.grad(model(x).square().mean(), x, create_graph=True)
         slope.square().sum().backward()
 
@@ -766,7 +766,7 @@ def test_hooks() -> None:
 def test_full_backward_hooks_are_refused_by_name(layer: int | None) -> None:
     model = perceptron()
     (model if layer is None else model[layer]).register_full_backward_hook(lambda _, gin, gout: None)
-    with pytest.raises(lowtide.UnsupportedModel, match="backwards? hook"):
+    with pytest.raises(lowtide.UnsupportedModel, match=r"backwards? hook"):
         roomy(model, batch())(batch())
 
 

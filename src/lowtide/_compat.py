@@ -116,7 +116,7 @@ def refuse_double_backward(outputs: Iterable[Any], refuse: Callable[..., Any]) -
     for output in outputs:
         node = output.grad_fn if isinstance(output, torch.Tensor) else None
         for each in (node, *(following for following, _ in node.next_functions)) if node is not None else ():
-            kind = getattr(each, "_forward_cls", None)
+            kind: Any = getattr(each, "_forward_cls", None)
             plain = getattr(kind, "_double_backward", None)
             if plain is not None and not hasattr(plain, "refused"):
                 kind._double_backward = staticmethod(_refused(plain, refuse))
