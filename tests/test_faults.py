@@ -1,4 +1,4 @@
-"""What goes wrong in the middle of a step, and what changes under a fitted model: nothing leaks, the next step is right."""
+"""Faults in the middle of a step, and changes under a fitted model: nothing leaks, the next step is right."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def use_after(model: nn.Module, args: tuple[Any, ...], fault: Callable[[], None]
             with pytest.raises(error):
                 fault()
             model.zero_grad()
-        # Autograd's engine lets go of a pass that a hook ended only when the next one begins; so it does without a plan.
+        # The engine lets go of a pass that a hook ended only when the next one begins; so it does without a plan.
         step(model, *args)
         model.zero_grad()
         gc.collect()
