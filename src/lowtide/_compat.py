@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -109,6 +110,61 @@ def tracing_options() -> contextlib.AbstractContextManager[Any]:
     )
 
 
+class _Within:
+    """Dynamo's conversion of one frame, carried out within a context manager made from the frame's code."""
+
+    def __init__(self, convert: Any, within: Callable[[CodeType], contextlib.AbstractContextManager[Any]]) -> None:
+        self._convert = convert
+        self._within = within
+        # Plain attributes: Dynamo's evaluator reads them while it is at work, when no Python code may run.
+        self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend
+        self._clone_with_backend = convert._clone_with_backend
+
+    def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._within(frame.f_code):
+            return self._convert(frame, *args, **kwargs)
+
+
+def compile_frames(
+    function: Callable[..., Any],
+    backend: Callable[..., Any],
+    within: Callable[[CodeType], contextlib.AbstractContextManager[Any]],
+) -> Callable[..., Any]:
+    """What `torch.compile` makes of a function, with every frame traced within `within(code)`.
+
+    Only Dynamo knows when it must trace: shapes, modes, types and whatever else its guards look at may have changed.
+    """
+    import torch._dynamo
+
+    context = torch._dynamo.optimize(backend, dynamic=False)
+    catching = context.callback
+    catching._torchdynamo_orig_backend = _Within(catching._torchdynamo_orig_backend, within)
+    compiled: Callable[..., Any] = context(function)
+    return compiled
+
+
+def refuse_double_backward(outputs: Iterable[Any], refuse: Callable[..., Any]) -> None:
+    """Have the gradients that AOTAutograd's function for these outputs makes under `create_graph` pass through
+    `refuse`.
+    """
+    for output in outputs:
+        node = output.grad_fn if isinstance(output, torch.Tensor) else None
+        for each in (node, *(following for following, _ in node.next_functions)) if node is not None else ():
+            kind: Any = getattr(each, "_forward_cls", None)
+            plain = getattr(kind, "_double_backward", None)
+            if plain is not None and not hasattr(plain, "refused"):
+                kind._double_backward = staticmethod(_refused(plain, refuse))
+                return
+
+
+def _refused(plain: Callable[..., Any], refuse: Callable[..., Any]) -> Callable[..., Any]:
+    def double_backward(*args: Any) -> Any:
+        return refuse(plain(*args))
+
+    double_backward.refused = True  # type: ignore[attr-defined]
+    return double_backward
+
+
 def compile_joint(
     graph: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -188,18 +244,24 @@ def subgraph_reason(graph: torch.fx.GraphModule) -> Any:
     return graph.compile_subgraph_reason
 
 
-def graph_break_reasons() -> list[str]:
-    """Why Dynamo broke or gave up graphs, so far in this process; one line each."""
+def graph_breaks() -> dict[str, int]:
+    """Why Dynamo broke or gave up graphs, so far in this process, and how often."""
     import torch._dynamo
 
-    return [str(reason).splitlines()[0] for reason in torch._dynamo.utils.counters["graph_break"]]
+    return dict(torch._dynamo.utils.counters["graph_break"])
 
 
-def forget(function: Callable[..., Any]) -> None:
-    """Drop what Dynamo compiled of a function."""
+def graph_break_reasons(before: Mapping[str, int]) -> list[str]:
+    """Why Dynamo broke or gave up graphs since the counts were `before`; one line each."""
+    return [reason.splitlines()[0] for reason, count in graph_breaks().items() if count > before.get(reason, 0)]
+
+
+def forget(codes: Iterable[CodeType]) -> None:
+    """Drop what Dynamo compiled of some code."""
     import torch._dynamo.eval_frame
 
-    torch._dynamo.eval_frame.reset_code(function.__code__)
+    for code in codes:
+        torch._dynamo.eval_frame.reset_code(code)
 
 
 def tangent_outputs(joint: torch.fx.Graph) -> list[int]:

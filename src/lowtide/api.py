@@ -84,14 +84,17 @@ def fit(
 
 
 def unfit(model: Model) -> Model:
-    """Take Lowtide away again: the model runs as it did before `fit`.
+    """Take Lowtide away again: the model runs as it did before `fit`, compiled if it was.
 
     >>> model = fit(nn.Linear(4, 1), memory_budget="1MiB")
     >>> unfit(model)._compiled_call_impl is None
     True
     """
-    if isinstance(model._compiled_call_impl, Fitted):
-        model._compiled_call_impl = None
+    fitted = model._compiled_call_impl
+    if isinstance(fitted, Fitted):
+        del model._compiled_call_impl
+        if fitted.replaced is not None:
+            model._compiled_call_impl = fitted.replaced
     return model
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
 from lowtide.capture import step
 from lowtide.capture.joint import capture
-from lowtide.capture.loss import assume_loss_inside
+from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
 from lowtide.captured import Captured
 from lowtide.errors import BudgetTooSmall, PlanMismatch, UnsupportedModel
@@ -75,12 +75,14 @@ class Call:
     """One training call under way.
 
     slots         the slots it has reached, in order
+    traced        whether the front end has traced something of it anew
     accumulating  whether gradients are there already, so that those of this step come on top
     """
 
     def __init__(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> None:
         self.slots: list[Slot] = []
-        leaves = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.is_leaf)
+        self.traced = False
+        leaves = (leaf for leaf in _compat.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.is_leaf)
         self.accumulating = any(leaf.grad is not None for leaf in chain(model.parameters(), leaves))
         self.inputs: list[Any] = [batch]
         self._model, self._optimizer = model, optimizer
@@ -116,7 +118,9 @@ class Slot:
         call.inputs += [x for x in inputs if isinstance(x, torch.Tensor) and x.is_leaf]
         if call.accumulating not in self.ready:
             self.ready[call.accumulating] = self._compile(inputs, call)
-        return self.ready[call.accumulating](*inputs)
+        outputs = self.ready[call.accumulating](*inputs)
+        _compat.refuse_double_backward(outputs, refuse_double_backward)
+        return outputs
 
     def replan(self, accumulating: bool, runs: Sequence[int]) -> None:
         """Carry out another sequence from the next call on."""
@@ -141,7 +145,9 @@ class Slot:
             assert self.captured is not None
             return backward_function(module, _compat.tangent_outputs(self.captured.joint.graph))
 
-        graph, restore = assume_loss_inside(self.graph, self.owner.settings.loss_inside)
+        # A number that passes from one graph to the next is no loss; only the outputs of a whole call can be told.
+        inside = self.owner.settings.loss_inside if self.whole else False
+        graph, restore = assume_loss_inside(self.graph, inside)
         compiled = _compat.compile_joint(graph, inputs, partition, inference, backward)
         if self.captured is None:
             return restore(compiled)
@@ -158,19 +164,23 @@ class Slot:
 class Fitted:
     """Stands in for a model's forward call while it trains; in eval mode and without gradients it steps aside.
 
-    plan   the plan of the latest call that was planned; None before the first
+    plan      the plan of the latest call that was planned; None before the first
+    replaced  what stood in for the call before: what `model.compile` put there, or None
     """
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
         self.model = model
         self.settings = settings
         self.plan: Plan | None = None
+        self.replaced = model._compiled_call_impl
         self._local = threading.local()
-        self._seen: set[Any] = set()
+        self._traces = 0
+        self._reasons: dict[str, int] = {}
+        self._codes: set[CodeType] = set()
         self._joined: set[tuple[bool, tuple[Slot, ...]]] = set()
         # A code object of its own, so that the front end counts and forgets this model's shapes apart from others'.
         self._root = FunctionType(_lowtide_call.__code__.replace(), globals(), _lowtide_call.__name__)
-        self._compiled = torch.compile(self._root, backend=self._slot, dynamic=False)
+        self._compiled = _compat.compile_frames(self._root, self._slot, self._tracing)
 
     @property
     def call(self) -> Call:
@@ -182,10 +192,10 @@ class Fitted:
         model = self.model
         if not (model.training and torch.is_grad_enabled()):
             return model._call_impl(*args, **kwargs)
-        with self._calling(args, kwargs) as call, self._tracing(_signature(args, kwargs)):
+        with self._calling(args, kwargs) as call:
             output = self._compiled(model._call_impl, args, kwargs)
             if not call.slots:
-                raise _nothing_captured()
+                raise _nothing_captured(self._reasons)
             if not call.slots[0].whole:
                 self._plan_together(call, outside(output))
         return output
@@ -193,32 +203,38 @@ class Fitted:
     @contextmanager
     def _calling(self, args: Any, kwargs: Any) -> Iterator[Call]:
         outer = getattr(self._local, "call", None)
-        self._local.call = Call(self.model, (args, kwargs), self.settings.optimizer)
+        call = self._local.call = Call(self.model, (args, kwargs), self.settings.optimizer)
         try:
-            yield self._local.call
+            yield call
         finally:
             self._local.call = outer
+            if self._traces > self.settings.max_shapes:
+                self._drop()
+
+    def _drop(self) -> None:
+        """Forget every shape, so that what is kept stays bounded."""
+        log.warning(
+            "lowtide: more than %d shapes of input; the plans so far are dropped, and made again as shapes come. "
+            "Pad to fewer shapes, or raise max_shapes.",
+            self.settings.max_shapes,
+        )
+        _compat.forget(self._codes)
+        self._traces = 0
+        self._codes.clear()
+        self._joined.clear()
 
     @contextmanager
-    def _tracing(self, signature: Any) -> Iterator[None]:
-        """A call of a new signature is traced: with eager PyTorch's kernels, and no silence where tracing ends."""
-        if signature in self._seen:
-            yield
-            return
-        if len(self._seen) >= self.settings.max_shapes:
-            log.warning(
-                "lowtide: more than %d shapes of input; the plans so far are dropped, and made again as shapes come. "
-                "Pad to fewer shapes, or raise max_shapes.",
-                self.settings.max_shapes,
-            )
-            self._seen.clear()
-            self._joined.clear()
-            _compat.forget(self._root)
-        if self._seen:
-            log.info("lowtide: a new shape of input, number %d: planning for it", len(self._seen) + 1)
+    def _tracing(self, code: CodeType) -> Iterator[None]:
+        """The front end traces some code: with eager PyTorch's kernels, and no silence where tracing ends."""
+        if not self.call.traced:
+            self.call.traced = True
+            if self._traces:
+                log.info("lowtide: a new shape of input, number %d: planning for it", self._traces + 1)
+            self._traces += 1
+            self._reasons = _compat.graph_breaks()
+        self._codes.add(code)
         with _compat.eager_kernels(), _compat.tracing_options():
             yield
-        self._seen.add(signature)
 
     def _slot(self, graph: fx.GraphModule, _: Sequence[Any]) -> Slot:
         return Slot(self, graph)
@@ -246,7 +262,7 @@ class Fitted:
                 "reasons: %s",
                 unplanned,
                 show(held.unplanned),
-                "; ".join(_compat.graph_break_reasons()),
+                "; ".join(_compat.graph_break_reasons(self._reasons)),
             )
         self.plan = plan_step(captureds, held, self.settings)
         log.info("lowtide: the model is %d graphs; one budget is planned over all of them", len(slots))
@@ -307,8 +323,8 @@ def _lowtide_call(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return call(*args, **kwargs)
 
 
-def _nothing_captured() -> UnsupportedModel:
-    reasons = "; ".join(_compat.graph_break_reasons()) or "it gave none"
+def _nothing_captured(before: Mapping[str, int]) -> UnsupportedModel:
+    reasons = "; ".join(_compat.graph_break_reasons(before)) or "it gave none"
     return UnsupportedModel(
         "torch.compile's front end captured nothing of this model, so there is nothing to plan. "
         f"Its reasons: {reasons}. Lowtide does not fall back to plain training in silence; lowtide.unfit(model) does "
@@ -320,20 +336,6 @@ def _is_whole(graph: fx.GraphModule) -> bool:
     """Whether a graph is all of a training call: it begins and ends where the call does."""
     reason = _compat.subgraph_reason(graph)
     return not reason.graph_break and reason.user_stack[-1].name == _lowtide_call.__name__
-
-
-def _signature(args: Any, kwargs: Any) -> Any:
-    """What makes the front end look again when it changes, as far as it shows in a call."""
-    return (
-        *(
-            (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
-            if isinstance(leaf, torch.Tensor)
-            else (type(leaf), leaf if isinstance(leaf, (int, float, str)) else None)
-            for leaf in _compat.tree_leaves((args, kwargs))
-        ),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_enabled("cuda"),
-    )
 
 
 def least(program: Program, planner: Planner) -> Plan:

@@ -7,13 +7,13 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracles.programs import least_time, mirrored, programs
-from tests.planners.test_planners import chain, check_promise, check_remedy
 
 from lowtide import referee
 from lowtide.errors import BudgetTooSmall
 from lowtide.planners import best, keep_all, nested, priced, sqrt
 from lowtide.program import Program
+from tests.oracles.programs import least_time, mirrored, programs
+from tests.planners.test_planners import chain, check_promise, check_remedy
 
 PLANNERS = [priced, nested, best]
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracles.programs import least_time, mirrored, programs
-from tests.planners.test_planners import chain
 
 from lowtide import referee
 from lowtide.planners.prices import Prices, Relaxed
 from lowtide.planners.step import Step
 from lowtide.program import Op, Phase, Program, Role, Value
+from tests.oracles.programs import least_time, mirrored, programs
+from tests.planners.test_planners import chain
 
 
 def check(program: Program, saved: int, instants: Collection[int]) -> None:

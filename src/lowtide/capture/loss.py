@@ -35,6 +35,26 @@ class _NotPlanned(torch.autograd.Function):
         )
 
 
+class _Once(torch.autograd.Function):
+    """Passes gradients on as they are; a gradient of theirs is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, *gradients: Any) -> Any:
+        return tuple(g.view_as(g) if isinstance(g, torch.Tensor) else g for g in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise UnsupportedModel(
+            "double backward: a gradient of a fitted model's gradients was asked for (create_graph=True, a gradient "
+            "penalty, a Hessian), and a planned step has none. lowtide.unfit(model) takes Lowtide away for such steps."
+        )
+
+
+def refuse_double_backward(gradients: Any) -> Any:
+    """The gradients of a step, through which no gradient flows back."""
+    return _Once.apply(*gradients)
+
+
 def assume_loss_inside(graph: fx.GraphModule, inside: bool | None) -> tuple[fx.GraphModule, Wrap]:
     """The graph with outputs other than the loss cut off from autograd, and what restores them around its callable.
 

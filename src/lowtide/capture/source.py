@@ -18,7 +18,7 @@ def where(node: fx.Node) -> str:
 
 
 def _line(node: fx.Node) -> str:
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    frames = [frame for frame in _FRAME.findall(node.meta.get("stack_trace") or "") if frame[2] != "_lowtide_call"]
     if not frames:
         return ""
     path, line, _ = frames[-1]
