@@ -163,14 +163,16 @@ def test_arguments_in_dataclasses_keywords_none_and_containers() -> None:
         args = (Sample(batch(), None, ["a"], 0.5),)
         model = fit(TakesSample(), args)
         found: list[Any] = []
-        for sample, kwargs in (
-            (Sample(batch(), None, ["a"], 0.5), {}),
-            (Sample(batch(), torch.full((64, 1), 2.0), ["b"], 0.5), {}),
-            (Sample(batch(32), None, ["b"], 0.5), {"extra": {"more": (torch.ones(8), None)}, "gate": True}),
-            (Sample(batch(48), torch.ones(48, 1), [], 2.0), {"gate": True}),
+        for place, (sample, kwargs) in enumerate(
+            (
+                (Sample(batch(), None, ["a"], 0.5), {}),
+                (Sample(batch(), torch.full((64, 1), 2.0), ["b"], 0.5), {}),
+                (Sample(batch(32), None, ["b"], 0.5), {"extra": {"more": (torch.ones(8), None)}, "gate": True}),
+                (Sample(batch(48), torch.ones(48, 1), [], 2.0), {"gate": True}),
+            )
         ):
-            if fit is not plain:
-                lowtide.fit(model, memory_budget=10**9) if kwargs else None
+            if place and fit is not plain:  # The others hold more than the one that the budget is the least for.
+                lowtide.fit(model, memory_budget=10**9)
             model.zero_grad()
             found += [step(model, sample, **kwargs), *tensors(model)]
         return found
