@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ import lowtide
 import stepmodels
 from lowtide import _compat, api, referee
 from lowtide.captured import Captured, Enter, RandomCall, Snapshot
-from lowtide.fitted import Fitted, Settings, Slot, capture_call
+from lowtide.fitted import Fitted, Settings, Slot, Turn, capture_call
 from lowtide.measure.live import LiveBytes
 from lowtide.planners import keep_all
+from lowtide.planning import plan_step
 from lowtide.program import Phase, Program, Role
 from training import same
 
@@ -124,8 +126,8 @@ def step(model: nn.Module, x: torch.Tensor) -> Step:
 
 
 def capture(model: nn.Module, x: torch.Tensor) -> Captured:
-    settings = Settings(lambda held: 1 << 40, keep_all.solve, None, None, 16)
-    (captured,), _ = capture_call(model, (x,), {}, settings)
+    plan = partial(plan_step, budget=1 << 40, planner=keep_all.solve)
+    (captured,) = capture_call(model, (x,), {}, Settings(plan, keep_all.solve, None, None, 16)).graphs
     return captured
 
 
@@ -161,7 +163,7 @@ def test_any_valid_sequence_is_exact_and_holds_what_the_referee_said(seed: int) 
     for i in range(PLANS + 1):
         runs = random_runs(captured.program, rng) if i else list(range(len(captured.program.ops)))
         if i:
-            planned._compiled_call_impl.slot.replan(False, runs)
+            planned._compiled_call_impl.slot.replan(Turn(accumulating=False, before=0), runs)
         planned.load_state_dict(before)
         found = step(planned, x)
         assert [name for name, tensor in found.tensors.items() if not same(tensor, plain.tensors[name])] == []

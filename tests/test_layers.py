@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "integrations": {"errors", "api"},
     "__init__": {"errors", "program", "plan", "api"},
 }
-KNOW_ALL = {"api", "fitted", "cli", "__main__"}
+KNOW_ALL = {"api", "fitted", "planning", "cli", "__main__"}
 WITHOUT_TORCH = {"__init__", "errors", "budget", "program", "plan", "referee", "planners", "report", "solve"}
 
 

@@ -537,7 +537,6 @@ def test_graph_breaks() -> None:
     check_exact(use)
 
 
-@pytest.mark.xfail(reason="the plan over several graphs promises less than is measured", strict=True)
 def test_graph_breaks_within_budget() -> None:
     budget = least(module(broken), batch())
     model = lowtide.fit(module(broken), memory_budget=budget)
@@ -548,6 +547,44 @@ def test_graph_breaks_within_budget() -> None:
             model(x).sum().backward()
         assert live.peak <= budget
     assert fitted(model).plan.total <= budget
+
+
+class Block(nn.Module):
+    """Breaks the graph in its midst."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.gelu(self.first(x))
+        torch._dynamo.graph_break()
+        return x + self.second(functional.gelu(y))
+
+
+def test_layers_that_share_a_graph_within_budget() -> None:
+    """The front end compiles alike layers once; each of them still gets runs of its own."""
+    torch.manual_seed(0)
+    blocks = nn.Sequential(*(Block() for _ in range(4)))
+    x = batch()
+    reference = copy.deepcopy(blocks)
+    everything = lowtide.plan(copy.deepcopy(blocks), x, memory_budget="1TB").total
+    low = least(copy.deepcopy(blocks), x)
+    assert low < everything
+    for share in (0, 0.3, 0.6, 1):
+        torch._dynamo.reset()
+        model = lowtide.fit(copy.deepcopy(blocks), memory_budget=int(low + share * (everything - low)))
+        for turn in range(3):
+            model.zero_grad()
+            with LiveBytes("cpu", holding=[model, x]) as live:
+                model(x).sum().backward()
+            assert live.peak <= fitted(model).plan.budget + fitted(model).plan.static
+            if turn:
+                # What one graph hands to the next counts to the end of the step, and may be gone before.
+                assert 0.9 * fitted(model).plan.total <= live.peak <= fitted(model).plan.total
+        reference.zero_grad()
+        reference(x).sum().backward()
+        assert_same(tensors(model), tensors(reference))
 
 
 # Shapes
@@ -630,12 +667,12 @@ def test_gradient_accumulation() -> None:
 
 def test_gradient_accumulation_within_budget() -> None:
     """The first micro-batch fits its least budget; the second needs room for the gradients, and says so."""
-    budget = least(perceptron(), batch())
+    budget = least(perceptron(), batch(512))
     model = lowtide.fit(perceptron(), memory_budget=budget)
-    step(model, batch())
+    step(model, batch(512))
     before = tensors(model)
     with pytest.raises(lowtide.BudgetTooSmall) as error:
-        model(batch())
+        model(batch(512))
     assert error.value.needed > budget
     assert_same(tensors(model), before)
     model.zero_grad()
@@ -643,7 +680,7 @@ def test_gradient_accumulation_within_budget() -> None:
     lowtide.fit(model, memory_budget=budget)
     for _ in range(2):
         for part in range(4):
-            x = batch(seed=part)
+            x = batch(512, seed=part)
             with LiveBytes("cpu", holding=[model, x]) as live:
                 model(x).sum().backward()
             assert live.peak <= budget

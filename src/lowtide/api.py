@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -11,9 +12,10 @@ from torch import nn
 
 from lowtide import budget as budgets
 from lowtide.errors import LowtideError
-from lowtide.fitted import Fitted, Planner, Settings, capture_call, plan_step
+from lowtide.fitted import Fitted, Settings, capture_call
 from lowtide.plan import Plan
 from lowtide.planners import best, greedy, keep_all, nested, priced, sqrt
+from lowtide.planning import Planner, checked, plan_step
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -78,7 +80,7 @@ def fit(
     fitted = Fitted(model, settings)
     if batch is not None:
         args, kwargs = _arguments(batch)
-        fitted.plan = plan_step(*capture_call(model, args, kwargs, settings), settings)
+        fitted.plan = settings.plan(capture_call(model, args, kwargs, settings))
     model._compiled_call_impl = fitted
     return model
 
@@ -119,7 +121,7 @@ def plan(
     """
     settings = _settings(model, memory_budget, optimizer, "eager", planner, loss_inside, 1)
     args, kwargs = _arguments(batch)
-    return plan_step(*capture_call(model, args, kwargs, settings), settings)
+    return settings.plan(capture_call(model, args, kwargs, settings))
 
 
 def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None = None) -> Model:
@@ -133,12 +135,11 @@ def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None =
     """
     unfit(model)
     settings = Settings(
-        budget=lambda held: held.static + plan.budget,
+        plan=partial(checked, plan),
         planner=greedy.solve,
         optimizer=optimizer,
         loss_inside=None,
         max_shapes=16,
-        plan=plan,
     )
     model._compiled_call_impl = Fitted(model, settings)
     return model
@@ -160,7 +161,7 @@ def _settings(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     allowed = budgets.parse(memory_budget, capacity=_capacity(device))
     return Settings(
-        budget=lambda held: allowed,
+        plan=partial(plan_step, budget=allowed, planner=PLANNERS[planner]),
         planner=PLANNERS[planner],
         optimizer=optimizer,
         loss_inside=loss_inside,

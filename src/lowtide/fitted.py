@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
 
-from lowtide import _compat, referee
+from lowtide import _compat
 from lowtide.apply.emit import emit
 from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
@@ -30,45 +31,39 @@ from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
 from lowtide.captured import Captured
-from lowtide.errors import BudgetTooSmall, PlanMismatch, UnsupportedModel
+from lowtide.errors import UnsupportedModel
 from lowtide.measure.held import Held
 from lowtide.measure.roofline import device_like, estimate
 from lowtide.plan import Plan
-from lowtide.program import Program
+from lowtide.planning import Planner, Reached, Runs, least
 
 log = logging.getLogger("lowtide")
-
-OPTIMIZER = "the optimizer's step"
-Planner = Callable[[Program, int], Plan]
 
 
 class Captures(Exception):
     """Ends a call that was made only to be captured."""
 
-    def __init__(self, captureds: list[Captured], held: Held) -> None:
+    def __init__(self, reached: Reached) -> None:
         super().__init__()
-        self.captureds = captureds
-        self.held = held
+        self.reached = reached
 
 
 @dataclass(frozen=True)
 class Settings:
     """How a model is fitted.
 
-    budget       bytes for a whole step, given what the step holds on its device
-    planner      from a Program and a budget for its timeline to a Plan
+    plan         from what a training call came to, to the plan of its step
+    planner      from a Program and a budget for its timeline to a Plan: for graphs that run before all are known
     optimizer    whose state and step count, if given
     loss_inside  whether the model works out its loss itself; None: it does where an output is a single number
     max_shapes   how many shapes of input are kept planned
-    plan         a Plan to carry out instead of planning
     """
 
-    budget: Callable[[Held], int]
+    plan: Callable[[Reached], Plan]
     planner: Planner
     optimizer: torch.optim.Optimizer | None
     loss_inside: bool | None
     max_shapes: int
-    plan: Plan | None = None
 
 
 class Call:
@@ -87,6 +82,23 @@ class Call:
         self.inputs: list[Any] = [batch]
         self._model, self._optimizer = model, optimizer
 
+    def turns(self) -> Iterator[tuple[Slot, Turn]]:
+        """The slots reached in which something needs a gradient, each with the turn it was."""
+        before: Counter[Slot] = Counter()
+        for slot in self.slots:
+            if slot.captured is not None:
+                yield slot, Turn(self.accumulating, before[slot])
+            before[slot] += 1
+
+    def reached(self, unplanned: Outside) -> Reached:
+        """What the call came to, once it has run, with what ran outside its graphs."""
+        turns = list(self.turns())
+        return Reached(
+            graphs=tuple(slot.captured for slot, _ in turns if slot.captured is not None),
+            held=self.held.with_saved(unplanned.tensors),
+            ran=tuple(slot.runs[turn] for slot, turn in turns),
+        )
+
     @cached_property
     def held(self) -> Held:
         """What the step holds besides its timeline; looked up only where something is planned."""
@@ -94,12 +106,24 @@ class Call:
             return Held.now(self._model, self.inputs, self._optimizer)
 
 
+class Turn(NamedTuple):
+    """One time that a training call reaches a graph: layers that are alike share theirs.
+
+    accumulating   as in Call
+    before         how many times the call has reached it before
+    """
+
+    accumulating: bool
+    before: int
+
+
 class Slot:
-    """One graph of a model: captured and planned when it is first reached, then carried out.
+    """One graph of a model: captured when it is first reached, planned and carried out.
 
     whole     whether it is all of a training call
     captured  the graph, once it has been reached; None where nothing in it needs a gradient
-    runs      the sequence to carry out, by whether gradients are being accumulated
+    runs      the sequence to carry out, by turn
+    ready     what carries a sequence out
     """
 
     def __init__(self, owner: Fitted, graph: fx.GraphModule) -> None:
@@ -107,34 +131,42 @@ class Slot:
         self.graph = graph
         self.whole = _is_whole(graph)
         self.captured: Captured | None = None
-        self.runs: dict[bool, Sequence[int]] = {}
-        self.carried_out: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self.ready: dict[bool, Callable[..., Any]] = {}
+        self.runs: dict[Turn, Runs] = {}
+        self.ready: dict[Runs, Callable[..., Any]] = {}
 
     def __call__(self, *inputs: Any) -> Any:
         call = self.owner.call
+        turn = Turn(call.accumulating, call.slots.count(self))
         call.slots.append(self)
         # What the front end found in the arguments, however deep: a batch may come in any object.
         call.inputs += [x for x in inputs if isinstance(x, torch.Tensor) and x.is_leaf]
-        if call.accumulating not in self.ready:
-            self.ready[call.accumulating] = self._compile(inputs, call)
-        outputs = self.ready[call.accumulating](*inputs)
+        if turn not in self.runs and self.captured is not None:
+            self.runs[turn] = self.owner.first_runs(self, call)
+        if self.runs.get(turn) not in self.ready:
+            function = self._compile(inputs, turn, call)
+            self.ready[self.runs.setdefault(turn, ())] = function
+        outputs = self.ready[self.runs[turn]](*inputs)
         _compat.refuse_double_backward(outputs, refuse_double_backward)
         return outputs
 
-    def replan(self, accumulating: bool, runs: Sequence[int]) -> None:
-        """Carry out another sequence from the next call on."""
-        if self.runs.get(accumulating) != runs:
-            self.runs[accumulating] = runs
-            self.ready.pop(accumulating, None)
+    def replan(self, turn: Turn, runs: Sequence[int]) -> None:
+        """Carry out another sequence in this turn from the next call on."""
+        self.runs[turn] = tuple(runs)
+        self.ready = {runs: function for runs, function in self.ready.items() if runs in self.runs.values()}
 
-    def _compile(self, inputs: Sequence[Any], call: Call) -> Callable[..., Any]:
+    @cached_property
+    def least(self) -> Runs:
+        """The sequence that needs the least memory, once the graph is captured."""
+        assert self.captured is not None
+        return least(self.captured.program, self.owner.settings.planner).runs
+
+    def _compile(self, inputs: Sequence[Any], turn: Turn, call: Call) -> Callable[..., Any]:
         def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
             captured = capture(joint, outputs, handed_on)
             self.captured = replace(captured, program=estimate(captured, device_like(captured.device.type)))
-            if call.accumulating not in self.runs:
-                self.runs[call.accumulating] = self.owner.first_runs(self, call)
-            return emit(self.captured, self.runs[call.accumulating])
+            if turn not in self.runs:
+                self.runs[turn] = self.owner.first_runs(self, call)
+            return emit(self.captured, self.runs[turn])
 
         def inference(_: fx.GraphModule) -> None:
             self.captured = None
@@ -177,7 +209,7 @@ class Fitted:
         self._traces = 0
         self._reasons: dict[str, int] = {}
         self._codes: set[CodeType] = set()
-        self._joined: set[tuple[bool, tuple[Slot, ...]]] = set()
+        self._joined: set[tuple[tuple[Slot, Turn], ...]] = set()
         # A code object of its own, so that the front end counts and forgets this model's shapes apart from others'.
         self._root = FunctionType(_lowtide_call.__code__.replace(), globals(), _lowtide_call.__name__)
         self._compiled = _compat.compile_frames(self._root, self._slot, self._tracing)
@@ -239,56 +271,52 @@ class Fitted:
     def _slot(self, graph: fx.GraphModule, _: Sequence[Any]) -> Slot:
         return Slot(self, graph)
 
-    def first_runs(self, slot: Slot, call: Call) -> Sequence[int]:
+    def first_runs(self, slot: Slot, call: Call) -> Runs:
         """The runs a slot starts with: those of the plan, or the least memory where more slots may follow."""
         assert slot.captured is not None
         if slot.whole:
-            self.plan = plan_step([slot.captured], call.held, self.settings)
+            self.plan = self.settings.plan(Reached((slot.captured,), call.held))
             return self.plan.runs
-        return least(slot.captured.program, self.settings.planner).runs
+        return slot.least
 
     def _plan_together(self, call: Call, unplanned: Outside) -> None:
         """Plan one budget over all the graphs of the call; those whose plan changes are written anew next time."""
-        slots = [slot for slot in call.slots if slot.captured is not None]
-        key = call.accumulating, tuple(slots)
-        if key in self._joined:
+        turns = tuple(call.turns())
+        if turns in self._joined:
             return
-        captureds = [slot.captured for slot in slots if slot.captured is not None]
-        held = call.held.with_saved(unplanned.tensors)
+        reached = call.reached(unplanned)
         if unplanned.counts:
             log.warning(
                 "lowtide: torch.compile's front end left operators of this model outside its graphs, so they are not "
                 "planned: %s. The %s they saved in this call are counted, but another batch may save more. Its "
                 "reasons: %s",
                 unplanned,
-                show(held.unplanned),
+                show(reached.held.unplanned),
                 "; ".join(_compat.graph_break_reasons(self._reasons)),
             )
-        self.plan = plan_step(captureds, held, self.settings)
-        log.info("lowtide: the model is %d graphs; one budget is planned over all of them", len(slots))
-        parts = step.split([captured.program for captured in captureds], self.plan.runs)
-        for slot, runs in zip(slots, parts, strict=True):
-            slot.replan(call.accumulating, runs)
-        self._joined.add(key)
+        self.plan = self.settings.plan(reached)
+        log.info("lowtide: the model is %d graphs; one budget is planned over all of them", len(turns))
+        for (slot, turn), runs in zip(turns, step.split(reached.programs, self.plan.runs), strict=True):
+            slot.replan(turn, runs)
+        self._joined.add(turns)
 
 
 class Capturing(Fitted):
     """A model called only to be captured: a call that is one graph ends before anything of it runs."""
 
-    def first_runs(self, slot: Slot, call: Call) -> Sequence[int]:
+    def first_runs(self, slot: Slot, call: Call) -> Runs:
         """Carry the graph out of the call, unless more graphs may follow."""
         assert slot.captured is not None
         if slot.whole:
-            raise Captures([slot.captured], call.held)
+            raise Captures(Reached((slot.captured,), call.held))
         return super().first_runs(slot, call)
 
     def _plan_together(self, call: Call, unplanned: Outside) -> None:
-        held = call.held.with_saved(unplanned.tensors)
-        raise Captures([slot.captured for slot in call.slots if slot.captured is not None], held)
+        raise Captures(call.reached(unplanned))
 
 
-def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings) -> tuple[list[Captured], Held]:
-    """The graphs of one training call and what it holds; the model is left as it was.
+def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings) -> Reached:
+    """What one training call comes to; the model is left as it was.
 
     A model that the front end takes whole is only traced. One that it breaks into several graphs has to run its forward
     pass between them; its buffers and the random generators are put back.
@@ -297,7 +325,7 @@ def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings) -
         try:
             Capturing(model, settings)(*args, **kwargs)
         except Captures as captures:
-            return captures.captureds, captures.held
+            return captures.reached
     raise UnsupportedModel("nothing in this model needs a gradient, so there is nothing to plan")
 
 
@@ -336,83 +364,3 @@ def _is_whole(graph: fx.GraphModule) -> bool:
     """Whether a graph is all of a training call: it begins and ends where the call does."""
     reason = _compat.subgraph_reason(graph)
     return not reason.graph_break and reason.user_stack[-1].name == _lowtide_call.__name__
-
-
-def least(program: Program, planner: Planner) -> Plan:
-    """The plan of this planner that needs the least memory."""
-    try:
-        return planner(program, 0)
-    except BudgetTooSmall as error:
-        return planner(program, error.needed)
-
-
-def plan_step(captureds: Sequence[Captured], held: Held, settings: Settings) -> Plan:
-    """The plan of a step made of these graphs, refereed, with what it holds besides its timeline."""
-    programs = [captured.program for captured in captureds]
-    program = step.join(programs)
-    budget = settings.budget(held)
-    if settings.plan is not None:
-        return _checked(settings.plan, program, held)
-    static = held.static
-    after = held.after(program)
-    try:
-        plan = settings.planner(program, budget - static)
-        if after > budget:
-            raise BudgetTooSmall("", budget=budget - static, needed=plan.peak)
-    except BudgetTooSmall as error:
-        raise _too_small(error, budget, static, after) from error
-    runs = step.settle(programs, plan.runs)
-    outcome = referee.run(program, runs)
-    if outcome.peak > budget - static:
-        needed = static + outcome.peak
-        raise BudgetTooSmall(
-            f"the planner's sequence peaks at {show(needed)} once every graph runs in its own turn, "
-            f"above the budget of {show(budget)}",
-            budget=budget,
-            needed=needed,
-        )
-    return replace(
-        plan,
-        runs=tuple(runs),
-        budget=budget - static,
-        peak=max(outcome.peak, after - static),
-        time=outcome.time,
-        static=static,
-        narrowest=_place(program, runs[outcome.at]) if outcome.peak >= after - static else OPTIMIZER,
-    )
-
-
-def _checked(plan: Plan, program: Program, held: Held) -> Plan:
-    if plan.program != program.fingerprint:
-        raise PlanMismatch(
-            f"the plan was made for the step {plan.program}, and this model with this batch makes the step "
-            f"{program.fingerprint}: another model, shape, dtype, mode or version. Plan again with lowtide.plan."
-        )
-    outcome = referee.run(program, plan.runs)
-    return replace(plan, peak=outcome.peak, time=outcome.time, static=held.static)
-
-
-def _place(program: Program, op: int) -> str:
-    """An op and where in the user's code it comes from."""
-    return program.ops[op].name + (f" in {program.ops[op].where}" if program.ops[op].where else "")
-
-
-def _too_small(error: BudgetTooSmall, budget: int, static: int, after: int) -> BudgetTooSmall:
-    """What the user is told: the least budget, and where it binds."""
-    needed = max(static + error.needed, after)
-    if after >= static + error.needed:
-        narrowest = OPTIMIZER
-        place = f"The narrowest place is {OPTIMIZER}: parameters, gradients and its state at once."
-        remedy = "or use an optimizer that holds less."
-    else:
-        narrowest = error.narrowest
-        place = f"The narrowest place is {narrowest}: {show(error.needed)} at once."
-        remedy = "or make that op smaller (shorter sequences, smaller batch)."
-    return BudgetTooSmall(
-        f"no plan fits in {show(budget)}: this step needs at least {show(needed)} ({needed} bytes: "
-        f"static {show(static)} + step {show(needed - static)}).\n{place}\n"
-        f"Raise memory_budget to {needed}, {remedy}",
-        budget=budget,
-        needed=needed,
-        narrowest=narrowest,
-    )

@@ -107,7 +107,7 @@ class Plan:
                 raise InvalidPlan(f"not a plan: {name} is {found!r}, not a whole number >= 0")
         if type(data["budget"]) is not int:  # What is static may leave less than nothing.
             raise InvalidPlan(f"not a plan: budget is {data['budget']!r}, not a whole number")
-        words = {name: data[name] for name in ("planner", "searched", "program")}
+        words = {name: data[name] for name in ("planner", "searched", "program", "narrowest")}
         for name, found in {**words, "bound's by": bound["by"]}.items():
             if not isinstance(found, str):
                 raise InvalidPlan(f"not a plan: {name} is {found!r}, not a string")

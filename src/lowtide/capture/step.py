@@ -48,17 +48,19 @@ def split(programs: Sequence[Program], runs: Sequence[int]) -> list[list[int]]:
 
 def settle(programs: Sequence[Program], runs: Sequence[int]) -> list[int]:
     """The order in which a joined sequence really runs: every graph's runs within its own forward and backward."""
+    return in_turn(programs, split(programs, runs))
+
+
+def in_turn(programs: Sequence[Program], parts: Sequence[Sequence[int]]) -> list[int]:
+    """The sequence of the joined Program in which every graph runs its own part: forwards in order, backwards in
+    reverse.
+    """
     if len(programs) == 1:
-        return list(runs)
-    parts = split(programs, runs)
-    offsets_forward, offsets_backward = _offsets(programs)
+        return list(parts[0])
     forward: list[int] = []
     backward: list[list[int]] = []
-    for graph, (program, part) in enumerate(zip(programs, parts, strict=True)):
-        numbers = [
-            op + offsets_forward[graph] if op < program.boundary else op - program.boundary + offsets_backward[graph]
-            for op in part
-        ]
+    for program, part, first, second in zip(programs, parts, *_offsets(programs), strict=True):
+        numbers = [op + first if op < program.boundary else op - program.boundary + second for op in part]
         cut = next((i for i, op in enumerate(part) if op >= program.boundary), len(part))
         forward += numbers[:cut]
         backward.append(numbers[cut:])
