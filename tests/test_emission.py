@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 import lowtide
 import stepmodels
 from lowtide import _compat, api, referee
+from lowtide.apply.emit import emit
 from lowtide.captured import Captured, Enter, RandomCall, Snapshot
 from lowtide.fitted import Fitted, Settings, Slot, Turn, capture_call
 from lowtide.measure.live import LiveBytes
@@ -164,6 +165,8 @@ def test_any_valid_sequence_is_exact_and_holds_what_the_referee_said(seed: int) 
         runs = random_runs(captured.program, rng) if i else list(range(len(captured.program.ops)))
         if i:
             planned._compiled_call_impl.slot.replan(Turn(accumulating=False, before=0), runs)
+        for module in emit(captured, runs):
+            assert all(node.target == node.name for node in module.graph.find_nodes(op="placeholder"))
         planned.load_state_dict(before)
         found = step(planned, x)
         assert [name for name, tensor in found.tensors.items() if not same(tensor, plain.tensors[name])] == []

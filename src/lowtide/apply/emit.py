@@ -101,8 +101,7 @@ class _Writer:
 
     def place(self, node: fx.Node) -> fx.Node:
         """A placeholder for an input of the joint graph."""
-        copy = self.graph.placeholder(node.name)
-        copy.meta = dict(node.meta)
+        copy = self._placeholder(node)
         self.copies[node] = copy
         self.first = self.first or copy
         return copy
@@ -190,10 +189,17 @@ class _Writer:
 
     def _receive(self, theirs: fx.Node) -> fx.Node:
         with self.graph.inserting_before(self.first):
-            mine = self.graph.placeholder(theirs.name)
-        mine.meta = dict(theirs.meta)
+            mine = self._placeholder(theirs)
         self.saved[mine.name] = theirs
         return mine
+
+    def _placeholder(self, like: fx.Node) -> fx.Node:
+        made = self.graph.placeholder(like.name)
+        # Where the name is taken already it gets another. The generated code would then begin with `name = target`, and
+        # of several such lines one may overwrite what the next one reads.
+        made.target = made.name
+        made.meta = dict(like.meta)
+        return made
 
     def _function(self, target: Any, args: tuple[Any, ...], example: torch.Tensor) -> fx.Node:
         made = self.graph.call_function(target, args)
