@@ -335,6 +335,21 @@ def test_in_place_operators() -> None:
     check_exact(use)
 
 
+def test_operators_that_the_front_end_would_write_in_others() -> None:
+    """A scaled sum rounds once where a product and a sum round twice."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = self.body(x)
+        y = y.add(1).add_(y.sin(), alpha=0.1).addcmul_(y, y.cos(), value=0.3)
+        return self.head(y.addcdiv_(y.tanh(), y.exp() + 1, value=0.7))
+
+    def use(fit: Fit) -> list[Any]:
+        model = fit(module(forward), batch())
+        return [step(model, batch()), *tensors(model)]
+
+    check_exact(use)
+
+
 def test_an_input_written_to() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         y = self.body(x + 1)
