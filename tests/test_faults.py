@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import lowtide
-from lowtide import _compat
 from lowtide.measure.live import LiveBytes
 from test_uses import assert_same, batch, check_exact, fitted, least, perceptron, plain, roomy, step, tensors
 
@@ -165,29 +163,6 @@ def test_two_threads() -> None:
     for thread in threads:
         thread.join()
     assert_same([found[0], found[1]], [expected[0], expected[1]])
-
-
-def test_a_call_while_another_thread_traces() -> None:
-    """FX says that it is tracing to every thread; only the one that traces is concerned."""
-    model = lowtide.fit(perceptron(0.0), memory_budget=10**8)
-    step(model, batch())
-    tracing, called = threading.Event(), threading.Event()
-
-    def waits(x: Tensor) -> Tensor:
-        tracing.set()
-        assert called.wait(60)
-        return x + 1
-
-    def trace() -> None:
-        with _compat.eager_kernels():
-            make_fx(waits)(torch.ones(2))
-
-    thread = threading.Thread(target=trace)
-    thread.start()
-    assert tracing.wait(60)
-    step(model, batch())
-    called.set()
-    thread.join()
 
 
 def test_the_model_changes_after_fit() -> None:

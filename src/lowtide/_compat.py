@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.fx._symbolic_trace as fx_symbolic_trace
 import torch.optim.optimizer as torch_optimizer
 from torch._C import DispatchKey
 from torch._dynamo import config as dynamo_config
@@ -39,8 +38,6 @@ _TRACING_NEEDS = {
 }
 _REPLACING_KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 _tracing = threading.RLock()
-_is_traced_anywhere = fx_symbolic_trace.is_fx_symbolic_tracing
-_tracers: list[int] = []  # the threads that hold it, once for each time they took it
 
 # A gradient that enters a backward function can be freed before the function returns from this release on.
 INCOMING_GRADIENTS_ARE_FREED = hasattr(torch.autograd.Function, "boxed_grads_call")
@@ -68,7 +65,7 @@ def eager_kernels() -> Iterator[None]:
     takes instead of the C++ kernels; their results differ in the last bit, in memory or in speed. They are put back on
     the way out.
     """
-    with _traced_alone():
+    with _tracing:
         removed = [(op, dict(op.py_kernels)) for op in _replaced_ops()]
         for op, _ in removed:
             for key in _REPLACING_KEYS:
@@ -80,23 +77,6 @@ def eager_kernels() -> Iterator[None]:
             for op, kernels in removed:
                 op.py_kernels.update(kernels)
                 op._dispatch_cache.clear()
-
-
-@contextlib.contextmanager
-def _traced_alone() -> Iterator[None]:
-    """Within it, no other thread of ours traces."""
-    with _tracing:
-        _tracers.append(threading.get_ident())
-        try:
-            yield
-        finally:
-            _tracers.pop()
-
-
-def _is_traced_here() -> bool:
-    """Whether this thread's calls are being traced by FX, whose own answer is that any thread's are."""
-    elsewhere = bool(_tracers) and _tracers[-1] != threading.get_ident()
-    return _is_traced_anywhere() and not elsewhere
 
 
 @contextlib.contextmanager
@@ -161,12 +141,7 @@ def compile_frames(
     context = torch._dynamo.optimize(backend, dynamic=False)
     catching = context.callback
     catching._torchdynamo_orig_backend = _Within(catching._torchdynamo_orig_backend, within)
-    # The wrapper refuses to be called while FX traces, and takes another thread's tracing for its own.
-    fx_symbolic_trace.is_fx_symbolic_tracing = _is_traced_here
-    try:
-        compiled: Callable[..., Any] = context(function)
-    finally:
-        fx_symbolic_trace.is_fx_symbolic_tracing = _is_traced_anywhere
+    compiled: Callable[..., Any] = context(function)
     return compiled
 
 

@@ -38,6 +38,7 @@ from lowtide.plan import Plan
 from lowtide.planning import Planner, Reached, Runs, least
 
 log = logging.getLogger("lowtide")
+_calls = threading.RLock()
 
 
 class Captures(Exception):
@@ -234,14 +235,16 @@ class Fitted:
 
     @contextmanager
     def _calling(self, args: Any, kwargs: Any) -> Iterator[Call]:
-        outer = getattr(self._local, "call", None)
-        call = self._local.call = Call(self.model, (args, kwargs), self.settings.optimizer)
-        try:
-            yield call
-        finally:
-            self._local.call = outer
-            if self._traces > self.settings.max_shapes:
-                self._drop()
+        # One call at a time: whether a call traces shows only on the way, and the front end is not safe for others then.
+        with _calls:
+            outer = getattr(self._local, "call", None)
+            call = self._local.call = Call(self.model, (args, kwargs), self.settings.optimizer)
+            try:
+                yield call
+            finally:
+                self._local.call = outer
+                if self._traces > self.settings.max_shapes:
+                    self._drop()
 
     def _drop(self) -> None:
         """Forget every shape, so that what is kept stays bounded."""
