@@ -235,7 +235,7 @@ class Fitted:
 
     @contextmanager
     def _calling(self, args: Any, kwargs: Any) -> Iterator[Call]:
-        # One call at a time: whether a call traces shows only on the way, and the front end is not safe for others then.
+        # One call at a time: whether it traces shows only on the way, and the front end is not safe for others then.
         with _calls:
             outer = getattr(self._local, "call", None)
             call = self._local.call = Call(self.model, (args, kwargs), self.settings.optimizer)
