@@ -58,23 +58,28 @@ def _replaced_ops() -> list[Any]:
 
 
 @contextlib.contextmanager
-def eager_kernels() -> Iterator[None]:
-    """Within it, tracing records the kernels that eager PyTorch would run.
+def eager_kernels(chosen: Mapping[Any, Callable[..., Any]] | None = None) -> Iterator[None]:
+    """Within it, tracing records the kernels that eager PyTorch would run, and for some operators those `chosen`.
 
     PyTorch registers Python decompositions for dropout, LSTM, interpolation, cuDNN's batch norm and others that tracing
     takes instead of the C++ kernels; their results differ in the last bit, in memory or in speed. They are put back on
     the way out.
     """
+    chosen = chosen or {}
     with _tracing:
-        removed = [(op, dict(op.py_kernels)) for op in _replaced_ops()]
+        removed = [(op, dict(op.py_kernels)) for op in {*_replaced_ops(), *chosen}]
         for op, _ in removed:
             for key in _REPLACING_KEYS:
                 op.py_kernels.pop(key, None)
+                if op in chosen:
+                    op.py_kernels[key] = chosen[op]
             op._dispatch_cache.clear()
         try:
             yield
         finally:
             for op, kernels in removed:
+                for key in _REPLACING_KEYS:
+                    op.py_kernels.pop(key, None)
                 op.py_kernels.update(kernels)
                 op._dispatch_cache.clear()
 
@@ -171,11 +176,12 @@ def compile_joint(
     partition: Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]],
     inference: Callable[[torch.fx.GraphModule], None],
     backward: Callable[[torch.fx.GraphModule], Callable[..., Any]],
+    chosen: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd's callable for a graph of Dynamo's, its joint graph split by `partition(joint, outputs)`.
 
     `inference` is called with the forward graph instead where nothing in it needs a gradient; `backward` makes the
-    boxed function of the backward module.
+    boxed function of the backward module; `chosen` are kernels for some operators, see `eager_kernels`.
     """
 
     def split(
@@ -195,7 +201,7 @@ def compile_joint(
     )
     # Fake tensors from the cache do not share storages where the first ones of their kind did.
     uncached = dynamo_config.patch(fake_tensor_cache_enabled=False)
-    with eager_kernels(), _batch_norms_kept(), uncached, functorch_config.patch(donated_buffer=False):
+    with eager_kernels(chosen), _batch_norms_kept(), uncached, functorch_config.patch(donated_buffer=False):
         return backend(graph, inputs)
 
 

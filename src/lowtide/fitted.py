@@ -25,14 +25,14 @@ from lowtide import _compat, referee
 from lowtide.apply.emit import emit
 from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
-from lowtide.capture import step
+from lowtide.capture import as_cuda, step
 from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
 from lowtide.captured import Captured
 from lowtide.errors import BudgetTooSmall, PlanMismatch, UnsupportedModel
 from lowtide.measure.held import Held
-from lowtide.measure.roofline import device_like, estimate
+from lowtide.measure.roofline import Device, device_like, estimate
 from lowtide.plan import Plan
 from lowtide.program import Program
 
@@ -61,6 +61,7 @@ class Settings:
     loss_inside  whether the model works out its loss itself; None: it does where an output is a single number
     max_shapes   how many shapes of input are kept planned
     plan         a Plan to carry out instead of planning
+    device       the device planned for, where it is another than the model's
     """
 
     budget: Callable[[Held], int]
@@ -69,6 +70,7 @@ class Settings:
     loss_inside: bool | None
     max_shapes: int
     plan: Plan | None = None
+    device: Device | None = None
 
 
 class Call:
@@ -130,8 +132,8 @@ class Slot:
 
     def _compile(self, inputs: Sequence[Any], call: Call) -> Callable[..., Any]:
         def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
-            captured = capture(joint, outputs, handed_on)
-            self.captured = replace(captured, program=estimate(captured, device_like(captured.device.type)))
+            captured = capture(joint, outputs, handed_on, device.kind if device else None)
+            self.captured = replace(captured, program=estimate(captured, device or device_like(captured.device.type)))
             if call.accumulating not in self.runs:
                 self.runs[call.accumulating] = self.owner.first_runs(self, call)
             return emit(self.captured, self.runs[call.accumulating])
@@ -139,6 +141,7 @@ class Slot:
         def inference(_: fx.GraphModule) -> None:
             self.captured = None
 
+        device = self.owner.settings.device
         handed_on = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not x.is_leaf]
 
         def backward(module: fx.GraphModule) -> Callable[..., Any]:
@@ -148,7 +151,8 @@ class Slot:
         # A number that passes from one graph to the next is no loss; only the outputs of a whole call can be told.
         inside = self.owner.settings.loss_inside if self.whole else False
         graph, restore = assume_loss_inside(self.graph, inside)
-        compiled = _compat.compile_joint(graph, inputs, partition, inference, backward)
+        kernels = as_cuda.KERNELS if device is not None and device.kind == "cuda" else {}
+        compiled = _compat.compile_joint(graph, inputs, partition, inference, backward, kernels)
         if self.captured is None:
             return restore(compiled)
         tangents = _compat.tangent_outputs(self.captured.joint.graph)
