@@ -38,7 +38,7 @@ def capture(name: str) -> dict:
     start = time.perf_counter()
     with torch.device("meta"):
         workload = MODELS[name]()
-        captureds, held = capture_call(workload.model, (), workload.batch, SETTINGS)
+    captureds, held = capture_call(workload.model, (), workload.batch, SETTINGS)
     program = join([captured.program for captured in captureds])
     seconds = time.perf_counter() - start
     outcome = referee.run(program, range(len(program.ops)))

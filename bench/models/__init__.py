@@ -15,8 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from models import googlenet, inception
+from models.deeplab import DeepLab
 from models.densenet import densenet161, densenet201
 from models.language import gpt2, llama, t5_large, tokens
+from models.nasnet import NASNet
 from models.resnet import resnet50, resnet152
 from models.unet import UNet
 from models.vgg import vgg19, vgg19_bn
@@ -79,6 +82,10 @@ MODELS: dict[str, Callable[[], Workload]] = {
     "vgg19-bn": _images(vgg19_bn, 128),
     "densenet161": _images(densenet161, 64),
     "densenet201": _images(densenet201, 64),
+    "googlenet": _images(googlenet.GoogLeNet, 128, loss=googlenet.loss),
+    "inception-v3": _images(inception.InceptionV3, 128, 299, loss=inception.loss),
+    "nasnet-cifar": _images(NASNet, 64, 32, classes=10),
+    "deeplab-v3": _images(DeepLab, 16, 512, classes=21, dense=True),
     "unet": _images(UNet, 16, 512, classes=2, dense=True),
     "vit-large": _images(vit_large, 128, dtype=torch.bfloat16),
 }

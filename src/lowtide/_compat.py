@@ -36,11 +36,25 @@ _TRACING_NEEDS = {
     "aten::tensor_split",
     "aten::unsafe_chunk",
 }
-_REPLACING_KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
+_REPLACING_KEYS = (DispatchKey.Autograd, _COMPOSITE)
 _tracing = threading.RLock()
 
 # A gradient that enters a backward function can be freed before the function returns from this release on.
 INCOMING_GRADIENTS_ARE_FREED = hasattr(torch.autograd.Function, "boxed_grads_call")
+
+
+def _in_the_way(op: Any) -> list[DispatchKey]:
+    """Where an operator has Python kernels that tracing would take and eager PyTorch does not.
+
+    A Python kernel for the meta device hides, with no gradient, what a C++ operator is made of.
+    """
+    if op._schema.name in _TRACING_NEEDS:
+        return []
+    keys = [key for key in _REPLACING_KEYS if key in op.py_kernels]
+    if DispatchKey.Meta in op.py_kernels and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
+        keys.append(DispatchKey.Meta)
+    return keys
 
 
 def _replaced_ops() -> list[Any]:
@@ -52,7 +66,7 @@ def _replaced_ops() -> list[Any]:
             continue
         for overload in packet.overloads():
             op = getattr(packet, overload)
-            if op._schema.name not in _TRACING_NEEDS and any(key in op.py_kernels for key in _REPLACING_KEYS):
+            if _in_the_way(op):
                 found.append(op)
     return found
 
@@ -67,19 +81,18 @@ def eager_kernels(chosen: Mapping[Any, Callable[..., Any]] | None = None) -> Ite
     """
     chosen = chosen or {}
     with _tracing:
-        removed = [(op, dict(op.py_kernels)) for op in {*_replaced_ops(), *chosen}]
-        for op, _ in removed:
-            for key in _REPLACING_KEYS:
-                op.py_kernels.pop(key, None)
-                if op in chosen:
-                    op.py_kernels[key] = chosen[op]
+        before = {op: dict(op.py_kernels) for op in (*_replaced_ops(), *chosen)}
+        for op in before:
+            for key in _in_the_way(op):
+                del op.py_kernels[key]
             op._dispatch_cache.clear()
+        for op, kernel in chosen.items():
+            op.py_kernels[_COMPOSITE] = kernel
         try:
             yield
         finally:
-            for op, kernels in removed:
-                for key in _REPLACING_KEYS:
-                    op.py_kernels.pop(key, None)
+            for op, kernels in before.items():
+                op.py_kernels.clear()
                 op.py_kernels.update(kernels)
                 op._dispatch_cache.clear()
 

@@ -25,7 +25,7 @@ from lowtide import _compat, referee
 from lowtide.apply.emit import emit
 from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
-from lowtide.capture import as_cuda, step
+from lowtide.capture import kernels, step
 from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
@@ -151,8 +151,9 @@ class Slot:
         # A number that passes from one graph to the next is no loss; only the outputs of a whole call can be told.
         inside = self.owner.settings.loss_inside if self.whole else False
         graph, restore = assume_loss_inside(self.graph, inside)
-        kernels = as_cuda.KERNELS if device is not None and device.kind == "cuda" else {}
-        compiled = _compat.compile_joint(graph, inputs, partition, inference, backward, kernels)
+        meta = any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in inputs)
+        chosen = kernels.KERNELS[device.kind if device else "cpu"] if meta else {}
+        compiled = _compat.compile_joint(graph, inputs, partition, inference, backward, chosen)
         if self.captured is None:
             return restore(compiled)
         tangents = _compat.tangent_outputs(self.captured.joint.graph)

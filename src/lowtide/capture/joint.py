@@ -48,10 +48,12 @@ def capture(
     """The Program of a joint graph whose first `forward_outputs` outputs are forward's, and what carries it out.
 
     `handed_on` are the positions of inputs that something before the graph made: their gradients are not kept, but
-    handed on to it. `kind` is the type of device that the step will run on, where it is another than the tensors'.
+    handed on to it. `kind` is the type of device that the step will run on, where it is another than the tensors';
+    what is on the meta device is taken to run on the CPU.
     """
     device = device_of(joint.graph)
-    return _Builder(joint, forward_outputs, frozenset(handed_on), device, kind or device.type).build()
+    kind = kind or ("cpu" if device.type == "meta" else device.type)
+    return _Builder(joint, forward_outputs, frozenset(handed_on), device, kind).build()
 
 
 def device_of(graph: fx.Graph) -> torch.device:
@@ -295,7 +297,7 @@ class _Builder:
     def _random(self, node: fx.Node, call: Call) -> RandomCall:
         """The op that takes the generator's state, and the call that draws from it."""
         device = _random_device(node)
-        size = torch.get_rng_state().numel() if device.type == "cpu" == self.kind else 0
+        size = torch.get_rng_state().numel() if device == self.device and self.kind == "cpu" else 0
         state = self._new_value(f"{node.name} state", size, self._made_here)
         taken = self._op(TAKE, TakeState(device), self._last_token(device), [state], once="the generator moves on")
         return RandomCall(call, device, taken)

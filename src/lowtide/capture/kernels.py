@@ -1,8 +1,9 @@
-"""What PyTorch runs on a CUDA device, for a step that is captured where there is none.
+"""What PyTorch runs on a kind of device, for a step that is captured on tensors without data.
 
 Most operators are traced the same way on every device. A few look at the device first and take another kernel, with
 other results and other bytes: attention, batch norm, dropout. A tensor on the meta device gets none of them there;
-these functions choose as PyTorch's own code does for a CUDA tensor.
+these functions choose as PyTorch's own code does for a tensor of the kind. Recurrent networks are left as the meta
+device has them: cell by cell.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def attention(
+def attention_on_cuda(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -39,10 +40,9 @@ def attention(
         query, key, value = (_padded(x) for x in (query, key, value))
         found = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
         return found[..., :width]
+    grouped = query.shape[-3] != key.shape[-3]
     aligned = width % (8 if query.dtype in _HALF else 4) == 0 and query.dtype is not torch.float64
-    if dense and aligned and cuda.mem_efficient_sdp_enabled():
-        if enable_gqa:
-            key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    if dense and aligned and not grouped and cuda.mem_efficient_sdp_enabled():
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, _bias(attn_mask, query, key), True, dropout_p, is_causal, scale=scale
         )[0]
@@ -62,11 +62,15 @@ def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     if mask is None:
         return None
     if mask.dtype is torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask.logical_not(), -torch.inf)
+        mask = _additive(mask, query)
     return mask.expand(*query.shape[:2], query.shape[2], key.shape[2])
 
 
-def batch_norm(
+def _additive(mask: Tensor, query: Tensor) -> Tensor:
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask.logical_not(), -torch.inf)
+
+
+def batch_norm_on_cuda(
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -78,11 +82,10 @@ def batch_norm(
     cudnn_enabled: bool,
 ) -> Tensor:
     """cuDNN's kernel for images in single precision, PyTorch's own else."""
-    norm: Callable[..., Any] = aten.native_batch_norm
     whole = weight is not None and bias is not None and (running_mean is not None or training)
     if whole and cudnn_enabled and input.dim() >= 3 and _cudnn_takes(input, weight):
         return aten.cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
-    return norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+    return aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 
 
 def _cudnn_takes(input: Tensor, weight: Tensor) -> bool:
@@ -91,17 +94,42 @@ def _cudnn_takes(input: Tensor, weight: Tensor) -> bool:
     return input.dtype is not torch.float16 or weight.dtype is torch.float32
 
 
-def dropout(input: Tensor, p: float, train: bool) -> Tensor:
+def dropout_on_cuda(input: Tensor, p: float, train: bool) -> Tensor:
     """One kernel that draws the mask and applies it."""
-    return aten.native_dropout(input, p, train)[0] if train and 0 < p < 1 and input.numel() else _plain(input, p, train)
+    if not train or p == 0:
+        return input
+    return aten.native_dropout(input, p, train)[0] if p < 1 else input * 0
 
 
-def _plain(input: Tensor, p: float, train: bool) -> Tensor:
-    return torch.mul(input, 0) if train and p == 1 else input
+def attention_on_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """FlashAttention for the CPU, which takes no dropout and no mask that wants a gradient; plain products else."""
+    dense = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
+    plain_mask = attn_mask is None or not (attn_mask.requires_grad or attn_mask.dim() == 3)
+    if dense and dropout_p == 0 and plain_mask and query.shape[1] == key.shape[1]:
+        bias = attn_mask if attn_mask is None or attn_mask.dtype is not torch.bool else _additive(attn_mask, query)
+        return aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
 
 
-KERNELS: Mapping[Any, Callable[..., Any]] = {
-    aten.scaled_dot_product_attention.default: attention,
-    aten.batch_norm.default: batch_norm,
-    aten.dropout.default: dropout,
+KERNELS: Mapping[str, Mapping[Any, Callable[..., Any]]] = {
+    "cuda": {
+        aten.scaled_dot_product_attention.default: attention_on_cuda,
+        aten.batch_norm.default: batch_norm_on_cuda,
+        aten.dropout.default: dropout_on_cuda,
+    },
+    "cpu": {aten.scaled_dot_product_attention.default: attention_on_cpu},
 }
