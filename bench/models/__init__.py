@@ -73,8 +73,9 @@ def _text(model: Callable[[], nn.Module], vocabulary: int, batch: int, length: i
 MODELS: dict[str, Callable[[], Workload]] = {
     "gpt2-12": _text(lambda: gpt2(12, 1024, 16), 50257, 16, 1024),
     "gpt2-48": _text(lambda: gpt2(48, 1600, 25), 50257, 16, 1024),
-    "llama-16": _text(lambda: llama(16, 2048, 5632, 32, 32), 32000, 4, 4096),
+    "llama-16": _text(lambda: llama(16, 2048, 5632, 32, 8), 32000, 4, 4096),
     "llama-80": _text(lambda: llama(80, 8192, 28672, 64, 8), 32000, 4, 4096),
+    "llama-184": _text(lambda: llama(184, 4096, 11008, 32, 8), 32000, 1, 4096),
     "t5-large": _text(t5_large, 32128, 16, 512),
     "resnet50": _images(resnet50, 128),
     "resnet152": _images(resnet152, 128),

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from models.convolution import ConvNorm
 
-# Per block: 1 x 1; 3 x 3 after its reduction; the second 3 x 3 after its reduction; after pooling. None halves the side.
+# Per block: 1 x 1; 3 x 3 after its reduction; another 3 x 3 after its; after pooling. None halves the side.
 BLOCKS = (
     (64, 96, 128, 16, 32, 32),
     (128, 128, 192, 32, 96, 64),

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-
 UNMASKED = "sdpa_without_mask"
 
 
