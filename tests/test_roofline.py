@@ -13,7 +13,7 @@ from lowtide.measure.roofline import CPU, H100, Device, device_like, estimate
 from lowtide.program import Op, Phase, Program
 
 # One operation a nanosecond on four-byte numbers, ten on two-byte ones; two bytes a nanosecond; 7 ns a call.
-DEVICE = Device("slow", {8: 5e8, 4: 1e9, 2: 1e10, 1: 1e10}, 2e9, 7)
+DEVICE = Device("slow", "cpu", {8: 5e8, 4: 1e9, 2: 1e10, 1: 1e10}, 2e9, 7)
 CPU_DEVICE = torch.device("cpu")
 
 
@@ -41,7 +41,7 @@ def test_the_size_of_the_numbers_chooses_the_speed() -> None:
     """In half precision the same product is bound by memory: 2 x 4700 bytes; in double by half the speed."""
     half = last_call(torch.mm, torch.zeros(30, 40, dtype=torch.half), torch.zeros(40, 50, dtype=torch.half))
     assert ns(Call(half, ())) == 7 + 120_000 // 10
-    slow = Device("memory", DEVICE.flops, 1e8, 7)
+    slow = Device("memory", "cpu", DEVICE.flops, 1e8, 7)
     assert ns(Call(half, ()), slow) == 7 + 2 * 4700 * 10
     double = last_call(torch.mm, torch.zeros(30, 40, dtype=torch.double), torch.zeros(40, 50, dtype=torch.double))
     assert ns(Call(double, ())) == 7 + 2 * 120_000

@@ -992,7 +992,6 @@ class Printing(nn.Module):
         return x * 2
 
 
-@pytest.mark.xfail(reason="dropout has no eager kernel with a gradient on the meta device", strict=True)
 def test_plan_on_the_meta_device_and_in_eval_mode() -> None:
     expected = lowtide.plan(perceptron(), batch(), memory_budget="1TB")
     assert lowtide.plan(perceptron().eval(), batch(), memory_budget="1TB") == expected

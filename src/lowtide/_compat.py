@@ -36,11 +36,25 @@ _TRACING_NEEDS = {
     "aten::tensor_split",
     "aten::unsafe_chunk",
 }
-_REPLACING_KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
+_REPLACING_KEYS = (DispatchKey.Autograd, _COMPOSITE)
 _tracing = threading.RLock()
 
 # A gradient that enters a backward function can be freed before the function returns from this release on.
 INCOMING_GRADIENTS_ARE_FREED = hasattr(torch.autograd.Function, "boxed_grads_call")
+
+
+def _in_the_way(op: Any) -> list[DispatchKey]:
+    """Where an operator has Python kernels that tracing would take and eager PyTorch does not.
+
+    A Python kernel for the meta device hides, with no gradient, what a C++ operator is made of.
+    """
+    if op._schema.name in _TRACING_NEEDS:
+        return []
+    keys = [key for key in _REPLACING_KEYS if key in op.py_kernels]
+    if DispatchKey.Meta in op.py_kernels and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
+        keys.append(DispatchKey.Meta)
+    return keys
 
 
 def _replaced_ops() -> list[Any]:
@@ -52,29 +66,33 @@ def _replaced_ops() -> list[Any]:
             continue
         for overload in packet.overloads():
             op = getattr(packet, overload)
-            if op._schema.name not in _TRACING_NEEDS and any(key in op.py_kernels for key in _REPLACING_KEYS):
+            if _in_the_way(op):
                 found.append(op)
     return found
 
 
 @contextlib.contextmanager
-def eager_kernels() -> Iterator[None]:
-    """Within it, tracing records the kernels that eager PyTorch would run.
+def eager_kernels(chosen: Mapping[Any, Callable[..., Any]] | None = None) -> Iterator[None]:
+    """Within it, tracing records the kernels that eager PyTorch would run, and for some operators those `chosen`.
 
     PyTorch registers Python decompositions for dropout, LSTM, interpolation, cuDNN's batch norm and others that tracing
     takes instead of the C++ kernels; their results differ in the last bit, in memory or in speed. They are put back on
     the way out.
     """
+    chosen = chosen or {}
     with _tracing:
-        removed = [(op, dict(op.py_kernels)) for op in _replaced_ops()]
-        for op, _ in removed:
-            for key in _REPLACING_KEYS:
-                op.py_kernels.pop(key, None)
+        before = {op: dict(op.py_kernels) for op in (*_replaced_ops(), *chosen)}
+        for op in before:
+            for key in _in_the_way(op):
+                del op.py_kernels[key]
             op._dispatch_cache.clear()
+        for op, kernel in chosen.items():
+            op.py_kernels[_COMPOSITE] = kernel
         try:
             yield
         finally:
-            for op, kernels in removed:
+            for op, kernels in before.items():
+                op.py_kernels.clear()
                 op.py_kernels.update(kernels)
                 op._dispatch_cache.clear()
 
@@ -173,11 +191,12 @@ def compile_joint(
     partition: Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]],
     inference: Callable[[torch.fx.GraphModule], None],
     backward: Callable[[torch.fx.GraphModule], Callable[..., Any]],
+    chosen: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd's callable for a graph of Dynamo's, its joint graph split by `partition(joint, outputs)`.
 
     `inference` is called with the forward graph instead where nothing in it needs a gradient; `backward` makes the
-    boxed function of the backward module.
+    boxed function of the backward module; `chosen` are kernels for some operators, see `eager_kernels`.
     """
 
     def split(
@@ -197,7 +216,7 @@ def compile_joint(
     )
     # Fake tensors from the cache do not share storages where the first ones of their kind did.
     uncached = dynamo_config.patch(fake_tensor_cache_enabled=False)
-    with eager_kernels(), _batch_norms_kept(), uncached, functorch_config.patch(donated_buffer=False):
+    with eager_kernels(chosen), _batch_norms_kept(), uncached, functorch_config.patch(donated_buffer=False):
         return backend(graph, inputs)
 
 

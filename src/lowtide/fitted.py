@@ -26,14 +26,14 @@ from lowtide import _compat
 from lowtide.apply.emit import emit
 from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
-from lowtide.capture import step
+from lowtide.capture import kernels, step
 from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
 from lowtide.captured import Captured
 from lowtide.errors import UnsupportedModel
 from lowtide.measure.held import Held
-from lowtide.measure.roofline import device_like, estimate
+from lowtide.measure.roofline import Device, device_like, estimate
 from lowtide.plan import Plan
 from lowtide.planning import Planner, Reached, Runs, least
 
@@ -58,6 +58,7 @@ class Settings:
     optimizer    whose state and step count, if given
     loss_inside  whether the model works out its loss itself; None: it does where an output is a single number
     max_shapes   how many shapes of input are kept planned
+    device       the device planned for, where it is another than the model's
     """
 
     plan: Callable[[Reached], Plan]
@@ -65,6 +66,7 @@ class Settings:
     optimizer: torch.optim.Optimizer | None
     loss_inside: bool | None
     max_shapes: int
+    device: Device | None = None
 
 
 class Call:
@@ -163,8 +165,8 @@ class Slot:
 
     def _compile(self, inputs: Sequence[Any], turn: Turn, call: Call) -> Callable[..., Any]:
         def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
-            captured = capture(joint, outputs, handed_on)
-            self.captured = replace(captured, program=estimate(captured, device_like(captured.device.type)))
+            captured = capture(joint, outputs, handed_on, device.kind if device else None)
+            self.captured = replace(captured, program=estimate(captured, device or device_like(captured.device.type)))
             if turn not in self.runs:
                 self.runs[turn] = self.owner.first_runs(self, call)
             return emit(self.captured, self.runs[turn])
@@ -172,6 +174,7 @@ class Slot:
         def inference(_: fx.GraphModule) -> None:
             self.captured = None
 
+        device = self.owner.settings.device
         handed_on = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not x.is_leaf]
 
         def backward(module: fx.GraphModule) -> Callable[..., Any]:
@@ -181,7 +184,9 @@ class Slot:
         # A number that passes from one graph to the next is no loss; only the outputs of a whole call can be told.
         inside = self.owner.settings.loss_inside if self.whole else False
         graph, restore = assume_loss_inside(self.graph, inside)
-        compiled = _compat.compile_joint(graph, inputs, partition, inference, backward)
+        meta = any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in inputs)
+        chosen = kernels.KERNELS[device.kind if device else "cpu"] if meta else {}
+        compiled = _compat.compile_joint(graph, inputs, partition, inference, backward, chosen)
         if self.captured is None:
             return restore(compiled)
         tangents = _compat.tangent_outputs(self.captured.joint.graph)

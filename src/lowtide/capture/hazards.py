@@ -89,8 +89,8 @@ def has_own_generator(node: fx.Node) -> bool:
     return _argument(node, "generator", None) is not None
 
 
-def why_once(node: fx.Node, device: torch.device) -> str:
-    """Why the node must run exactly once; empty where it can be run again (randomness aside)."""
+def why_once(node: fx.Node, kind: str) -> str:
+    """Why the node must run exactly once on this kind of device; empty where it can be run again (randomness aside)."""
     target = node.target
     if isinstance(target, HigherOrderOperator):
         return f"{target.name()} is a higher-order operator, which is opaque"
@@ -105,7 +105,7 @@ def why_once(node: fx.Node, device: torch.device) -> str:
         return f"{name} is a collective"
     if target.namespace not in _PURE_NAMESPACES:
         return f"{name} is a custom operator, which may hide state"
-    if device.type == "cuda" and name in _ATOMIC_ON_CUDA and not torch.are_deterministic_algorithms_enabled():
+    if kind == "cuda" and name in _ATOMIC_ON_CUDA and not torch.are_deterministic_algorithms_enabled():
         return f"{name} adds in an order that varies from run to run on CUDA"
     return ""
 

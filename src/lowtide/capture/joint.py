@@ -42,13 +42,18 @@ from lowtide.program import Op, Phase, Program, Role, Value
 LEAVE, ENTER, TAKE, GIVE = "leave", "enter", "take generator state", "hand over gradients"
 
 
-def capture(joint: fx.GraphModule, forward_outputs: int, handed_on: Collection[int] = ()) -> Captured:
+def capture(
+    joint: fx.GraphModule, forward_outputs: int, handed_on: Collection[int] = (), kind: str | None = None
+) -> Captured:
     """The Program of a joint graph whose first `forward_outputs` outputs are forward's, and what carries it out.
 
     `handed_on` are the positions of inputs that something before the graph made: their gradients are not kept, but
-    handed on to it.
+    handed on to it. `kind` is the type of device that the step will run on, where it is another than the tensors';
+    what is on the meta device is taken to run on the CPU.
     """
-    return _Builder(joint, forward_outputs, frozenset(handed_on)).build()
+    device = device_of(joint.graph)
+    kind = kind or ("cpu" if device.type == "meta" else device.type)
+    return _Builder(joint, forward_outputs, frozenset(handed_on), device, kind).build()
 
 
 def device_of(graph: fx.Graph) -> torch.device:
@@ -70,6 +75,8 @@ class _Builder:
     joint: fx.GraphModule
     forward_outputs: int
     handed_on: frozenset[int]
+    device: torch.device
+    kind: str
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
@@ -87,8 +94,7 @@ class _Builder:
 
     def build(self) -> Captured:
         graph = self.joint.graph
-        self.device = device_of(graph)
-        self.unit = 512 if self.device.type == "cuda" else 1
+        self.unit = 512 if self.kind == "cuda" else 1
         results = list(graph.find_nodes(op="output")[0].args[0])
         descriptions = _compat.output_descriptions(graph)
         self.forward_results = results[: self.forward_outputs]
@@ -223,7 +229,7 @@ class _Builder:
         reads = self._reads(node)
         chains = self._orders(node)
         reads += [token for chain in chains for token in self._last_token(chain)]
-        once = hazards.why_once(node, self.device)
+        once = hazards.why_once(node, self.kind)
         scratch = unused
         call = Call(node, parts if several else ())
         action: Action = call
@@ -291,7 +297,7 @@ class _Builder:
     def _random(self, node: fx.Node, call: Call) -> RandomCall:
         """The op that takes the generator's state, and the call that draws from it."""
         device = _random_device(node)
-        size = torch.get_rng_state().numel() if device.type == "cpu" == self.device.type else 0
+        size = torch.get_rng_state().numel() if device == self.device and self.kind == "cpu" else 0
         state = self._new_value(f"{node.name} state", size, self._made_here)
         taken = self._op(TAKE, TakeState(device), self._last_token(device), [state], once="the generator moves on")
         return RandomCall(call, device, taken)

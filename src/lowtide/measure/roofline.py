@@ -19,19 +19,21 @@ class Device:
     """What a device can do at best.
 
     name        for people
+    kind        "cuda" or "cpu": whose kernels and whose allocator
     flops       arithmetic operations a second, by bytes an element of the operands (matrix units where it has them)
     bandwidth   bytes a second to and from memory
     launch      nanoseconds that even the smallest call takes
     """
 
     name: str
+    kind: str
     flops: dict[int, float]
     bandwidth: float
     launch: int
 
 
-CPU = Device("cpu", {8: 2e10, 4: 5e10, 2: 5e10, 1: 5e10}, 1e10, 4_000)
-H100 = Device("h100", {8: 3e13, 4: 3e14, 2: 7e14, 1: 1.2e15}, 2.8e12, 4_000)
+CPU = Device("cpu", "cpu", {8: 2e10, 4: 5e10, 2: 5e10, 1: 5e10}, 1e10, 4_000)
+H100 = Device("h100", "cuda", {8: 3e13, 4: 3e14, 2: 7e14, 1: 1.2e15}, 2.8e12, 4_000)
 
 
 def estimate(captured: Captured, device: Device) -> Program:
