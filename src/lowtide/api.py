@@ -11,9 +11,10 @@ from torch import nn
 
 from lowtide import budget as budgets
 from lowtide.errors import LowtideError
-from lowtide.fitted import Fitted, Planner, Settings, capture_call, plan_step
+from lowtide.fitted import Fitted, Settings, capture_call, plan_step
 from lowtide.plan import Plan
-from lowtide.planners import best, greedy, keep_all, nested, priced, sqrt
+from lowtide.planners import greedy
+from lowtide.planners.registry import PLANNERS
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -30,14 +31,6 @@ class Batch:
         self.kwargs = kwargs
 
 
-PLANNERS: dict[str, Planner] = {
-    "best": best.solve,
-    "greedy": greedy.solve,
-    "keep_all": keep_all.solve,
-    "nested": nested.solve,
-    "priced": priced.solve,
-    "sqrt": sqrt.solve,
-}
 DEFAULT_PLANNER = "best"
 
 

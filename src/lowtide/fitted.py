@@ -34,12 +34,12 @@ from lowtide.errors import BudgetTooSmall, PlanMismatch, UnsupportedModel
 from lowtide.measure.held import Held
 from lowtide.measure.roofline import device_like, estimate
 from lowtide.plan import Plan
+from lowtide.planners.registry import Planner
 from lowtide.program import Program
 
 log = logging.getLogger("lowtide")
 
 OPTIMIZER = "the optimizer's step"
-Planner = Callable[[Program, int], Plan]
 
 
 class Captures(Exception):
