@@ -34,7 +34,7 @@ def _add_solve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="answer bare problems, one JSON object a line",
         description='Read {"problem": {...}, "budget": bytes or null, ...options} a line on standard input; '
         'write {"feasible": true, ...}, {"feasible": false, "needed": bytes} or {"error": "..."} a line, in order. '
-        "The exit code is 1 if any line was malformed.",
+        "The exit code is 1 if any line was malformed, or there was none.",
     )
     command.add_argument("method", metavar="METHOD", help="rotor, min_peak, ...; a wrong one lists them all")
     command.set_defaults(carry_out=_solve)
