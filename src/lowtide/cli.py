@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
 
 import lowtide
 
@@ -43,4 +45,15 @@ def _add_solve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _solve(arguments: argparse.Namespace) -> int:
     from lowtide import solve
 
-    return solve.run(arguments.method, sys.stdin.buffer, sys.stdout, sys.stderr)
+    with _stdout_for_answers() as answers:
+        return solve.run(arguments.method, sys.stdin.buffer, answers, sys.stderr)
+
+
+@contextmanager
+def _stdout_for_answers() -> Iterator[TextIO]:
+    """Standard output for nobody but us, to the end of the process: HiGHS, which SciPy calls, now and then prints a
+    line of its own, which goes to standard error instead.
+    """
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        yield answers
