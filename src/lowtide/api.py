@@ -14,8 +14,9 @@ from lowtide import budget as budgets
 from lowtide.errors import LowtideError
 from lowtide.fitted import Fitted, Settings, capture_call
 from lowtide.plan import Plan
-from lowtide.planners import best, greedy, keep_all, nested, priced, sqrt
-from lowtide.planning import Planner, checked, plan_step
+from lowtide.planners import greedy
+from lowtide.planners.registry import PLANNERS
+from lowtide.planning import checked, plan_step
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -32,14 +33,6 @@ class Batch:
         self.kwargs = kwargs
 
 
-PLANNERS: dict[str, Planner] = {
-    "best": best.solve,
-    "greedy": greedy.solve,
-    "keep_all": keep_all.solve,
-    "nested": nested.solve,
-    "priced": priced.solve,
-    "sqrt": sqrt.solve,
-}
 DEFAULT_PLANNER = "best"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
 
 import lowtide
 
@@ -34,7 +36,7 @@ def _add_solve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="answer bare problems, one JSON object a line",
         description='Read {"problem": {...}, "budget": bytes or null, ...options} a line on standard input; '
         'write {"feasible": true, ...}, {"feasible": false, "needed": bytes} or {"error": "..."} a line, in order. '
-        "The exit code is 1 if any line was malformed.",
+        "The exit code is 1 if any line was malformed, or there was none.",
     )
     command.add_argument("method", metavar="METHOD", help="rotor, min_peak, ...; a wrong one lists them all")
     command.set_defaults(carry_out=_solve)
@@ -43,4 +45,15 @@ def _add_solve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _solve(arguments: argparse.Namespace) -> int:
     from lowtide import solve
 
-    return solve.run(arguments.method, sys.stdin.buffer, sys.stdout, sys.stderr)
+    with _stdout_for_answers() as answers:
+        return solve.run(arguments.method, sys.stdin.buffer, answers, sys.stderr)
+
+
+@contextmanager
+def _stdout_for_answers() -> Iterator[TextIO]:
+    """Standard output for nobody but us, to the end of the process: HiGHS, which SciPy calls, now and then prints a
+    line of its own, which goes to standard error instead.
+    """
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        yield answers

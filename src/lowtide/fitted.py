@@ -35,7 +35,8 @@ from lowtide.errors import UnsupportedModel
 from lowtide.measure.held import Held
 from lowtide.measure.roofline import Device, device_like, estimate
 from lowtide.plan import Plan
-from lowtide.planning import Planner, Reached, Runs, least
+from lowtide.planners.registry import Planner
+from lowtide.planning import Reached, Runs, least
 
 log = logging.getLogger("lowtide")
 _calls = threading.RLock()

@@ -7,7 +7,7 @@ them are known. The narrowest of them decides what budget is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,9 +18,9 @@ from lowtide.captured import Captured
 from lowtide.errors import BudgetTooSmall, PlanMismatch
 from lowtide.measure.held import Held
 from lowtide.plan import Plan
+from lowtide.planners.registry import Planner
 from lowtide.program import Program
 
-Planner = Callable[[Program, int], Plan]
 Runs = tuple[int, ...]
 
 

@@ -104,13 +104,17 @@ def mirrored(draw: st.DrawFn, max_layers: int = 4) -> Program:
     return Program(tuple(values), tuple(ops))
 
 
-def least_time(program: Program, budget: int, *, backward_in_order: bool = False) -> int | None:
+def least_time(
+    program: Program, budget: int, *, backward_in_order: bool = False, in_stages: bool = False
+) -> int | None:
     """Least time of any sequence that fits, over all orders and any number of reruns; None where none fits.
 
     Dijkstra over what has run, what is held, and which outputs have a second copy. Nothing is dropped before room is
     short, for it could as well be dropped then; and then only as little as will do.
     With `backward_in_order`, over the sequences in which every backward op runs once, in the program's order, and
-    forward ops that may run only once have run before the first of them.
+    forward ops that may run only once have run before the first of them. With `in_stages`, over the sequences that
+    `stage_targets` cuts into stages: before its target each forward op that may run again and makes no output, and that
+    stands before the target in the program, runs at most once, in the program's order.
     """
     ops, values = program.ops, program.values
     counted = [0 if v.role is Role.STATIC else v.bytes for v in values]
@@ -120,17 +124,19 @@ def least_time(program: Program, budget: int, *, backward_in_order: bool = False
     read_by_some = frozenset().union(*reads)
     backward = [i for i, op in enumerate(ops) if op.phase is Phase.BACKWARD]
     before = frozenset(i for i, op in enumerate(ops) if op.phase is Phase.FORWARD and op.once)
+    targets = stage_targets(program) if in_stages else []
+    movable = {i for i, op in enumerate(ops) if i not in backward and not op.once and not outputs & {*op.writes}}
     everything = frozenset(range(len(ops)))
     ties = count()
     nothing: frozenset[int] = frozenset()
-    start = (nothing, nothing, nothing)
+    start = (nothing, nothing, nothing, (0, -1))
     best = {start: 0}
     heap = [(0, next(ties), start)]
     while heap:
         time, _, state = heappop(heap)
         if best[state] < time:
             continue
-        done, held, doubled = state
+        done, held, doubled, (stage, latest) = state
         if done == everything:
             return time
         for i, op in enumerate(ops):
@@ -140,6 +146,13 @@ def least_time(program: Program, budget: int, *, backward_in_order: bool = False
                 due = next((b for b in backward if b not in done), None)
                 if i != due or not before <= done:
                     continue
+            place = (stage, latest)
+            if in_stages and stage < len(targets) and i == targets[stage]:
+                place = (stage + 1, -1)
+            elif in_stages:
+                if stage == len(targets) or i not in movable or not latest < i < targets[stage]:
+                    continue
+                place = (stage, i)
             if not reads[i] <= held:
                 continue
             writes = frozenset(op.writes)
@@ -151,11 +164,25 @@ def least_time(program: Program, budget: int, *, backward_in_order: bool = False
             for dropped in _least_drops(sorted(rest - bound_to_stay), counted, here - budget):
                 kept = rest - dropped
                 kept |= {v for v in writes if v in read_by_some or (v in outputs and v not in second)}
-                following = (done | {i}, kept, second)
+                following = (done | {i}, kept, second, place)
                 if time + op.ns < best.get(following, time + op.ns + 1):
                     best[following] = time + op.ns
                     heappush(heap, (time + op.ns, next(ties), following))
     return None
+
+
+def stage_targets(program: Program) -> list[int]:
+    """Of the forward ops those that must run before backward begins, then all backward ops."""
+    ops = program.ops
+    backward = [i for i, op in enumerate(ops) if op.phase is Phase.BACKWARD]
+    wanted = set(ops[backward[0]].reads) if backward else set()
+    wanted |= {i for i, v in enumerate(program.values) if v.role is Role.OUTPUT}
+    targets: list[int] = []
+    for i in range(len(ops) - len(backward) - 1, -1, -1):
+        if ops[i].once or wanted & {*ops[i].writes}:
+            wanted |= {*ops[i].reads}
+            targets.append(i)
+    return targets[::-1] + backward
 
 
 def _least_drops(droppable: list[int], counted: list[int], excess: int) -> list[frozenset[int]]:

@@ -31,7 +31,8 @@ def test_an_optimum_is_the_least(graph: dags.Graph, room: int) -> None:
     """At the least budget, above it and just below it."""
     step, dag, total = dags.program(graph), dag_of(graph), sum(graph.ns)
     least = dags.least_peak(step)
-    tight = exact_dag.solve(dag, None)
+    assert exact_dag.least_peak(dag) == least
+    tight = exact_dag.solve(dag, least)
     check(graph, tight)
     assert (tight.peak, tight.time + total) == (least, dags.least_time(step, least))
     loose = exact_dag.solve(dag, least + room)
@@ -58,7 +59,7 @@ def test_no_short_sequence_is_better(edges: tuple[tuple[int, int], ...]) -> None
     for runs in dags.short_runs(step, 8):
         outcome = referee.run(step, runs)
         least_time[outcome.peak] = min(outcome.time, least_time.get(outcome.peak, outcome.time))
-    assert min(least_time) == exact_dag.solve(dag, None).peak
+    assert min(least_time) == exact_dag.least_peak(dag)
     for budget in least_time:
         best = min(time for peak, time in least_time.items() if peak <= budget)
         assert exact_dag.solve(dag, budget).time == best - sum(graph.ns)
@@ -69,7 +70,7 @@ def test_no_short_sequence_is_better(edges: tuple[tuple[int, int], ...]) -> None
 def test_no_strategy_of_lower_sets_is_better(graph: dags.Graph) -> None:
     """And more memory is never slower."""
     dag = dag_of(graph)
-    tight = exact_dag.solve(dag, None)
+    tight = exact_dag.solve(dag, exact_dag.least_peak(dag))
     check(graph, tight)
     budgets = [tight.peak + 3 * step for step in range(3)]
     times = [exact_dag.solve(dag, budget).time for budget in budgets]
@@ -84,9 +85,9 @@ def test_no_strategy_of_lower_sets_is_better(graph: dags.Graph) -> None:
 def test_a_gradient_made_again_can_save_memory() -> None:
     """Witness: with each bwd run once, this step needs 21 bytes. The gradient of value 3 is made twice in 19."""
     graph = dags.Graph((1, 8, 3, 2), (1, 1, 1, 1), ((0, 1), (0, 3), (1, 2), (2, 3)))
-    found = exact_dag.solve(dag_of(graph), None)
+    found = exact_dag.solve(dag_of(graph), 19)
     check(graph, found)
-    assert found.peak == 19
+    assert found.peak == exact_dag.least_peak(dag_of(graph)) == 19
     assert found.runs.count(4 + 3) == 2
     assert dags.least_peak(dags.program(graph), gradients_again=False) == 21
 
@@ -123,5 +124,7 @@ def test_large_dags_are_refused() -> None:
 def test_eight_values_are_answered() -> None:
     """The longest chain taken: with fewer bytes every value is made again and again."""
     dag = Dag((1,) * 8, (1,) * 8, tuple((v, v + 1) for v in range(7)))
-    assert exact_dag.solve(dag, None).peak == 3
+    assert exact_dag.least_peak(dag) == 3
+    assert exact_dag.solve(dag, 3).peak == 3
+    assert (exact_dag.solve(dag, None).time, exact_dag.solve(dag, None).peak) == (0, 9)
     assert [exact_dag.solve(dag, budget).time for budget in (9, 8, 6)] == [0, 1, 3]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from lowtide.errors import InvalidProblem
+from lowtide.planners.fields import check_counts, check_names, shown
 
 HEADER = "lowtide dag 1"
 TOTAL = 2**53
@@ -29,10 +30,13 @@ class Dag:
     edges: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:
-        _check_sizes("bytes", self.bytes)
-        _check_sizes("ns", self.ns)
-        if len(self.ns) != len(self.bytes):
-            raise InvalidProblem(f"ns: {len(self.ns)} numbers for {len(self.bytes)} values", "ns")
+        if not self.bytes:
+            raise InvalidProblem("bytes: there must be at least one value", "bytes")
+        check_counts(self.bytes, "bytes")
+        check_counts(self.ns, "ns", len(self.bytes))
+        for name, numbers in (("bytes", self.bytes), ("ns", self.ns)):
+            if sum(numbers) >= TOTAL:
+                raise InvalidProblem(f"{name}: adds up to {sum(numbers)}, more than {TOTAL - 1}", name)
         _check_edges(self.edges, len(self.bytes))
 
     def __len__(self) -> int:
@@ -59,27 +63,21 @@ class Dag:
         return {"bytes": list(self.bytes), "ns": list(self.ns), "edges": [list(edge) for edge in self.edges]}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Dag:
+    def from_json(cls, data: object) -> Dag:
         """The dag that `to_json` wrote; InvalidProblem names the field that is missing, unknown or out of range.
 
         >>> Dag.from_json({"bytes": [4, 2], "ns": [1, 1], "edges": [[0, 1]]}).before
         ((), (0,))
         """
-        if not isinstance(data, Mapping):
-            raise InvalidProblem("problem: must be an object with the fields bytes, ns and edges", "problem")
-        for name in ("bytes", "ns", "edges"):
-            if name not in data:
-                raise InvalidProblem(f"{name}: the field is missing", name)
-            if not _is_list(data[name]):
-                raise InvalidProblem(f"{name}: must be a list, found {data[name]!r}", name)
-        for name in data:
-            if name not in ("bytes", "ns", "edges"):
-                raise InvalidProblem(f"{name}: a dag has no such field; it has bytes, ns and edges", str(name))
-        edges = data["edges"]
+        fields = check_names(data, ("bytes", "ns", "edges"))
+        edges = fields["edges"]
+        if isinstance(edges, str) or not isinstance(edges, Sequence):
+            raise InvalidProblem(f"edges: {shown(edges)} is not a list of pairs [u, v]", "edges")
         for i, edge in enumerate(edges):
-            if not _is_list(edge) or len(edge) != 2:
-                raise InvalidProblem(f"edges[{i}]: must be a pair [u, v], found {edge!r}", "edges")
-        return cls(tuple(data["bytes"]), tuple(data["ns"]), tuple((edge[0], edge[1]) for edge in edges))
+            if isinstance(edge, str) or not isinstance(edge, Sequence) or len(edge) != 2:
+                raise InvalidProblem(f"edges: entry {i} is {shown(edge)}, not a pair [u, v]", "edges")
+        sizes, times = check_counts(fields["bytes"], "bytes"), check_counts(fields["ns"], "ns")
+        return cls(sizes, times, tuple((edge[0], edge[1]) for edge in edges))
 
     def __str__(self) -> str:
         lines = [HEADER]
@@ -110,33 +108,18 @@ class Dag:
         return cls(tuple(sizes), tuple(times), tuple(edges))
 
 
-def _is_list(thing: object) -> bool:
-    return isinstance(thing, Sequence) and not isinstance(thing, str)
-
-
-def _is_whole(thing: object) -> bool:
-    return isinstance(thing, int) and not isinstance(thing, bool)
-
-
-def _check_sizes(name: str, numbers: tuple[int, ...]) -> None:
-    if not numbers:
-        raise InvalidProblem(f"{name}: must hold a number for each of at least one value", name)
-    for i, number in enumerate(numbers):
-        if not _is_whole(number) or number < 0:
-            raise InvalidProblem(f"{name}[{i}]: must be a whole number >= 0, found {number!r}", name)
-    if sum(numbers) >= TOTAL:
-        raise InvalidProblem(f"{name}: adds up to {sum(numbers)}, more than {TOTAL - 1}", name)
-
-
 def _check_edges(edges: tuple[tuple[int, int], ...], n: int) -> None:
     seen: set[tuple[int, int]] = set()
     for i, (u, v) in enumerate(edges):
-        if not (_is_whole(u) and _is_whole(v)):
-            raise InvalidProblem(f"edges[{i}]: must be two whole numbers, found {[u, v]!r}", "edges")
-        if not (0 <= u < n and 0 <= v < n):
-            raise InvalidProblem(f"edges[{i}]: [{u}, {v}] leaves the values 0 to {n - 1}", "edges")
-        if u >= v:
-            raise InvalidProblem(f"edges[{i}]: [{u}, {v}] must go from a lower number to a higher one", "edges")
-        if (u, v) in seen:
-            raise InvalidProblem(f"edges[{i}]: [{u}, {v}] stands twice", "edges")
-        seen.add((u, v))
+        if not (type(u) is int and type(v) is int):
+            wrong = "not a pair of whole numbers"
+        elif not (0 <= u < n and 0 <= v < n):
+            wrong = f"and the values are 0 to {n - 1}"
+        elif u >= v:
+            wrong = "which does not go from a lower number to a higher one"
+        elif (u, v) in seen:
+            wrong = "which is there twice"
+        else:
+            seen.add((u, v))
+            continue
+        raise InvalidProblem(f"edges: entry {i} is {shown([u, v])}, {wrong}", "edges")

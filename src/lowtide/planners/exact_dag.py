@@ -34,7 +34,7 @@ class Optimum:
 
 
 def solve(dag: Dag, budget: int | None) -> Optimum:
-    """Step of least extra time whose peak is at most `budget`; without a budget, of least peak.
+    """Step of least extra time whose peak is at most `budget`; of those, one of least peak.
 
     Over all sequences of the ops of dag_step that run each at least once. A rerun of fwd(v) costs ns[v]. bwd has no
     time in this problem: running it again is free, and helps where a large gradient can be made again from smaller
@@ -55,18 +55,20 @@ def solve(dag: Dag, budget: int | None) -> Optimum:
     if len(dag) > MOST:
         raise InvalidProblem(f"bytes: exact takes dags of at most {MOST} values, found {len(dag)}", "bytes")
     search = _Search(dag)
-    if budget is None:
-        budget = low = search.least_peak()
-    else:
-        budget, low = max(-1, min(budget, 2 * TOTAL)), search.widest()
-    runs = search.run(budget, dag.ns)
+    allowed = 2 * TOTAL if budget is None else min(budget, 2 * TOTAL)
+    runs = search.run(allowed, dag.ns)
     if runs is None:
         needed = search.least_peak()
-        message = f"no order of ops and reruns has a peak within {budget} bytes; the least peak is {needed}"
-        raise BudgetTooSmall(message, budget=budget, needed=needed)
+        message = f"no order of ops and reruns has a peak within {allowed} bytes; the least peak is {needed}"
+        raise BudgetTooSmall(message, budget=allowed, needed=needed)
     time = search.extra(runs)
-    runs = search.lowest(runs, dag.ns, low, time)
+    runs = search.lowest(runs, dag.ns, search.widest(), time)
     return Optimum(time, dag_step.peak(dag, runs), runs)
+
+
+def least_peak(dag: Dag) -> int:
+    """The least budget that `solve` has a step for."""
+    return _Search(dag).least_peak()
 
 
 class _Search:

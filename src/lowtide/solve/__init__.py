@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 from lowtide.errors import BudgetTooSmall, InvalidProblem
 from lowtide.planners.fields import shown
-from lowtide.solve import chain, sizes
+from lowtide.solve import chain, dag, program, sizes
 from lowtide.solve.solver import Answer, Solver
 
-SOLVED, MALFORMED, MISUSED = 0, 1, 2  # exit codes
+SOLVED, MALFORMED = 0, 1  # exit codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Kind:
     """One kind of problem.
 
     name      its name, as messages give it
-    marks     fields that show a problem to be of this kind; of several kinds, the first that matches
+    marks     the fields of such a problem
     solvers   the methods for it, by name
     """
 
@@ -36,6 +37,8 @@ class Kind:
 KINDS = (
     Kind("chain", chain.MARKS, chain.SOLVERS),
     Kind("sizes", sizes.MARKS, sizes.SOLVERS),
+    Kind("dag", dag.MARKS, dag.SOLVERS),
+    Kind("program", program.MARKS, program.SOLVERS),
 )
 
 
@@ -52,7 +55,7 @@ def run(method: str, lines: Iterable[bytes], answers: TextIO, complaints: TextIO
     """Answer every line as soon as it is read; the exit code. Blank lines are passed over."""
     if method not in methods():
         complaints.write(f"lowtide solve: there is no method {method!r} (known: {', '.join(methods())})\n")
-        return MISUSED
+        return MALFORMED
     read, malformed = 0, 0
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -127,26 +130,23 @@ def _budget(fields: Mapping[str, Any]) -> int | None:
 
 
 def _solver(method: str, problem: object) -> Solver:
-    """The method's solver for this kind of problem. A problem without marks goes to the method's first kind,
-    whose parser names the field that is missing.
+    """The method's solver for the kind of problem that this is: of the kinds that the method solves, the one of which
+    it has most fields, so that the parser names what is missing and what is too much.
     """
     suited = [kind for kind in KINDS if method in kind.solvers]
-    kind, mark = _kind(problem)
-    if kind is None:
-        return suited[0].solvers[method]
-    if method not in kind.solvers:
+    kind = max(suited, key=partial(_likeness, problem))
+    likest = max(KINDS, key=partial(_likeness, problem))
+    if _likeness(problem, kind) == 0 < _likeness(problem, likest):
         wanted = " and ".join(f"{one.name} problems ({one.marks[0]}, ...)" for one in suited)
-        raise InvalidProblem(f"problem.{mark}: {method} solves {wanted}, and this is a {kind.name} problem", mark)
+        raise InvalidProblem(f"problem: {method} solves {wanted}, and this is a {likest.name} problem", "problem")
     return kind.solvers[method]
 
 
-def _kind(problem: object) -> tuple[Kind | None, str]:
-    if isinstance(problem, Mapping):
-        for kind in KINDS:
-            for mark in kind.marks:
-                if mark in problem:
-                    return kind, mark
-    return None, ""
+def _likeness(problem: object, kind: Kind) -> int:
+    """How many fields of such a problem there are. Text can only be a Program's."""
+    if isinstance(problem, str):
+        return kind.marks is program.MARKS
+    return sum(mark in problem for mark in kind.marks) if isinstance(problem, Mapping) else 0
 
 
 def _options(method: str, solver: Solver, fields: Mapping[str, Any]) -> dict[str, Any]:

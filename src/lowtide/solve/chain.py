@@ -35,7 +35,7 @@ def _answer(plan: ChainPlan) -> Answer:
 
 
 def _rotor(chain: Chain, budget: int | None, options: Mapping[str, Any]) -> Answer:
-    return _answer(rotor.solve(chain, budget, slots=options.get("slots")))
+    return _answer(rotor.solve(chain, budget, **options))
 
 
 def _exact(chain: Chain, budget: int | None, options: Mapping[str, Any]) -> Answer:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
+
+from lowtide.errors import InvalidProblem
+from lowtide.planners.fields import shown
 
 Answer = dict[str, Any]
 Check = Callable[[object, str], Any]
+Word = TypeVar("Word", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +29,15 @@ class Solver:
     parse: Callable[[Any], Any]
     solve: Callable[[Any, int | None, Mapping[str, Any]], Answer]
     options: Mapping[str, Check] = field(default_factory=dict)
+
+
+def one_of(words: type[Word]) -> Check:
+    """The check of an option that is one of the words of an enumeration."""
+
+    def check(word: object, name: str) -> Word:
+        for known in words:
+            if word == known.value:
+                return known
+        raise InvalidProblem(f"{name}: {shown(word)} is not one of {', '.join(w.value for w in words)}", name)
+
+    return check
