@@ -71,11 +71,12 @@ def train(case: Case, optimizer: torch.optim.Optimizer, steps: int = STEPS) -> T
                     gradients[f"input {place}"] = leaf.grad
             optimizer.step()
         peaks.append(measured.peak)
-        tensors[f"{step} loss"] = loss.detach().clone()
+        # Copies off the device, so that the steps to come have it to themselves.
+        tensors[f"{step} loss"] = _copy(loss)
         for name, gradient in gradients.items():
-            tensors[f"{step} gradient {name}"] = None if gradient is None else gradient.clone()
+            tensors[f"{step} gradient {name}"] = None if gradient is None else _copy(gradient)
         for name, tensor in case.model.state_dict().items():
-            tensors[f"{step} state {name}"] = tensor.clone()
+            tensors[f"{step} state {name}"] = _copy(tensor)
         del output, loss, gradients
         optimizer.zero_grad()
         for leaf in tree_leaves((case.args, case.kwargs)):
@@ -85,6 +86,10 @@ def train(case: Case, optimizer: torch.optim.Optimizer, steps: int = STEPS) -> T
     if DEVICE.type == "cuda":
         tensors["device generator"] = torch.cuda.get_rng_state()
     return Trace(tensors, peaks)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 class _Measured:

@@ -78,13 +78,13 @@ class Call:
     accumulating  whether gradients are there already, so that those of this step come on top
     """
 
-    def __init__(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(self, owner: Fitted, batch: Any) -> None:
         self.slots: list[Slot] = []
         self.traced = False
         leaves = (leaf for leaf in _compat.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.is_leaf)
-        self.accumulating = any(leaf.grad is not None for leaf in chain(model.parameters(), leaves))
+        self.accumulating = any(leaf.grad is not None for leaf in chain(owner.model.parameters(), leaves))
         self.inputs: list[Any] = [batch]
-        self._model, self._optimizer = model, optimizer
+        self._owner = owner
 
     def turns(self) -> Iterator[tuple[Slot, Turn]]:
         """The slots reached in which something needs a gradient, each with the turn it was."""
@@ -105,9 +105,16 @@ class Call:
 
     @cached_property
     def held(self) -> Held:
-        """What the step holds besides its timeline; looked up only where something is planned."""
+        """What the step holds besides its timeline; looked up only where something is planned.
+
+        What others hold can be told apart only before the call has tensors of its own.
+        """
         with _compat.plain_tensors():
-            return Held.now(self._model, self.inputs, self._optimizer)
+            held = Held.now(self._owner.model, self.inputs, self._owner.settings.optimizer)
+        if len(self.slots) > 1:
+            return replace(held, others=self._owner.others)
+        self._owner.others = held.others
+        return held
 
 
 class Turn(NamedTuple):
@@ -144,6 +151,8 @@ class Slot:
         call.slots.append(self)
         # What the front end found in the arguments, however deep: a batch may come in any object.
         call.inputs += [x for x in inputs if isinstance(x, torch.Tensor) and x.is_leaf]
+        if turn not in self.runs and len(call.slots) == 1:
+            _ = call.held  # Looked up now, before the call has tensors of its own.
         if turn not in self.runs and self.captured is not None:
             self.runs[turn] = self.owner.first_runs(self, call)
         if self.runs.get(turn) not in self.ready:
@@ -185,8 +194,7 @@ class Slot:
         # A number that passes from one graph to the next is no loss; only the outputs of a whole call can be told.
         inside = self.owner.settings.loss_inside if self.whole else False
         graph, restore = assume_loss_inside(self.graph, inside)
-        meta = any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in inputs)
-        chosen = kernels.KERNELS[device.kind if device else "cpu"] if meta else {}
+        chosen = kernels.for_tensors(inputs, device.kind if device else "cpu")
         compiled = _compat.compile_joint(graph, inputs, partition, inference, backward, chosen)
         if self.captured is None:
             return restore(compiled)
@@ -205,6 +213,7 @@ class Fitted:
 
     plan      the plan of the latest call that was planned; None before the first
     replaced  what stood in for the call before: what `model.compile` put there, or None
+    others    what was allocated for anything else when a call was last planned
     """
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
@@ -212,6 +221,7 @@ class Fitted:
         self.settings = settings
         self.plan: Plan | None = None
         self.replaced = model._compiled_call_impl
+        self.others = 0
         self._local = threading.local()
         self._traces = 0
         self._reasons: dict[str, int] = {}
@@ -244,7 +254,7 @@ class Fitted:
         # One call at a time: whether it traces shows only on the way, and the front end is not safe for others then.
         with _calls:
             outer = getattr(self._local, "call", None)
-            call = self._local.call = Call(self.model, (args, kwargs), self.settings.optimizer)
+            call = self._local.call = Call(self, (args, kwargs))
             try:
                 yield call
             finally:
@@ -274,7 +284,7 @@ class Fitted:
             self._traces += 1
             self._reasons = _compat.graph_breaks()
         self._codes.add(code)
-        with _compat.eager_kernels(), _compat.tracing_options():
+        with _compat.eager_kernels(kernels.for_tensors(self.model.parameters())), _compat.tracing_options():
             yield
 
     def _slot(self, graph: fx.GraphModule, _: Sequence[Any]) -> Slot:

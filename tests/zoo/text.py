@@ -94,7 +94,9 @@ class Recurrent(nn.Module):
     def __init__(self, vocabulary: int = 256, width: int = 64) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.lstm = nn.LSTM(width, width, num_layers=2, dropout=0.1, batch_first=True)
+        # On CUDA plain PyTorch itself does not draw the same dropout between layers twice.
+        dropout = 0.0 if torch.cuda.is_available() else 0.1
+        self.lstm = nn.LSTM(width, width, num_layers=2, dropout=dropout, batch_first=True)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -8,11 +8,13 @@ device has them: cell by cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from lowtide.capture.recurrent import RECURRENT
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -123,6 +125,12 @@ def attention_on_cpu(
     return aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )[0]
+
+
+def for_tensors(tensors: Iterable[Any], kind: str = "cpu") -> Mapping[Any, Callable[..., Any]]:
+    """What to trace with where these are the inputs; `kind` is the device that stands behind the meta device."""
+    kinds = {tensor.device.type for tensor in tensors if isinstance(tensor, Tensor)}
+    return KERNELS[kind] if "meta" in kinds else RECURRENT if "cuda" in kinds else {}
 
 
 KERNELS: Mapping[str, Mapping[Any, Callable[..., Any]]] = {

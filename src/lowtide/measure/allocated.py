@@ -1,7 +1,9 @@
-"""The peak of a step as its device counts it."""
+"""The memory of a step as its device counts it."""
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,3 +28,22 @@ def peak_of(device: torch.device | str, step: Callable[[], object], *, holding: 
     step()
     torch.cuda.synchronize(device)
     return int(torch.cuda.max_memory_allocated(device))
+
+
+def allocated(device: torch.device) -> int:
+    """Bytes that the caching allocator of a CUDA device has handed out, rounding included; 0 on other devices.
+
+    What every training step on the device needs is there from then on: the workspaces that cuBLAS keeps, one for the
+    thread that calls and one for autograd's.
+    """
+    if device.type != "cuda":
+        return 0
+    _take_workspaces(device, threading.get_ident())
+    return int(torch.cuda.memory_allocated(device))
+
+
+@functools.cache
+def _take_workspaces(device: torch.device, _: int) -> None:
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        x = torch.ones(16, 16, device=device, requires_grad=True)
+        torch.nn.functional.linear(x @ x, x, x[0]).sum().backward()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 
+from lowtide.measure.allocated import allocated
 from lowtide.measure.live import storage_bytes, tensors_of
 from lowtide.measure.optimizer import OptimizerNeed, state_bytes
 from lowtide.program import Program
@@ -22,6 +24,7 @@ class Held:
     model        parameters, buffers and the batch
     gradients    gradients that are there when the call begins (they are being accumulated), else 0
     optimizer    what the optimizer holds and needs
+    others       what is allocated for anything else: other models, targets of the loss, the workspaces of cuBLAS (CUDA)
     known        the storages counted in `model`
     unplanned    what operators outside the captured graphs save for backward
     """
@@ -30,12 +33,13 @@ class Held:
     model: int
     gradients: int
     optimizer: OptimizerNeed
+    others: int
     known: frozenset[int]
     unplanned: int = 0
 
     @classmethod
     def now(cls, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> Held:
-        """What is held as a training call begins."""
+        """What is held as a training call begins, before anything of its own is there."""
         parameters = list(model.parameters())
         device = next((p.device for p in parameters), torch.device("cpu"))
         unit = 512 if device.type == "cuda" else 1
@@ -44,11 +48,13 @@ class Held:
         counted = {id(gradient) for gradient in gradients}
         everything = [*parameters, *model.buffers(), *(tensor for tensor in given if id(tensor) not in counted)]
         need = state_bytes(optimizer) if optimizer is not None else OptimizerNeed(0, 0)
+        there = [everything, gradients, [] if optimizer is None else list(tensors_of(list(optimizer.state.values())))]
         return cls(
             device=device,
             model=storage_bytes(everything, device, unit=unit),
             gradients=storage_bytes(gradients, device, unit=unit),
             optimizer=need,
+            others=max(0, allocated(device) - storage_bytes(chain(*there), device, unit=unit)),
             known=frozenset(id(tensor.untyped_storage()) for tensor in everything),
         )
 
@@ -64,7 +70,7 @@ class Held:
     @property
     def static(self) -> int:
         """Bytes alive all through forward and backward."""
-        return self.model + self.gradients + self.optimizer.state + self.unplanned
+        return self.model + self.gradients + self.optimizer.state + self.others + self.unplanned
 
     def after(self, program: Program) -> int:
         """Bytes at the peak of the optimizer's step, when the outputs and all gradients are still there."""
