@@ -12,19 +12,20 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 
 import torch
 
 import programs
 from lowtide import referee
-from lowtide.capture.step import join
 from lowtide.fitted import Settings, capture_call
 from lowtide.measure.roofline import H100
 from lowtide.planners import keep_all
+from lowtide.planning import plan_step
 from models import MODELS
 
 SETTINGS = Settings(
-    budget=lambda held: 1 << 60,
+    plan=partial(plan_step, budget=1 << 60, planner=keep_all.solve),
     planner=keep_all.solve,
     optimizer=None,
     loss_inside=None,
@@ -38,8 +39,8 @@ def capture(name: str) -> dict:
     start = time.perf_counter()
     with torch.device("meta"):
         workload = MODELS[name]()
-    captureds, held = capture_call(workload.model, (), workload.batch, SETTINGS)
-    program = join([captured.program for captured in captureds])
+    reached = capture_call(workload.model, (), workload.batch, SETTINGS)
+    program = reached.joined
     seconds = time.perf_counter() - start
     outcome = referee.run(program, range(len(program.ops)))
     return {
@@ -47,7 +48,7 @@ def capture(name: str) -> dict:
         "torch": torch.__version__,
         "ops": len(program.ops),
         "values": len(program.values),
-        "static_bytes": held.static,
+        "static_bytes": reached.held.static,
         "peak": outcome.peak,
         "narrowest": program.ops[outcome.at].name,
         "ms": round(outcome.time / 1e6, 3),
