@@ -42,11 +42,11 @@ class WorkingSet:
         arrays, boundary = step.program.arrays, step.boundary
         at = int(base.argmax()) if base.size else 0
         most = int(base[at]) if base.size else 0
-        own = np.array(
-            [int(arrays.bytes[list({*reads, *writes})].sum()) for reads, writes in zip(step.reads, step.writes)],
+        movable = np.where(step.flags.movable, arrays.bytes, 0)  # The others are there in any case.
+        own = arrays.scratch + np.array(
+            [int(movable[list({*reads, *writes})].sum()) for reads, writes in zip(step.reads, step.writes)],
             dtype=np.int64,
         )
-        own += arrays.scratch
         if 0 < boundary < len(step.reads):
             found, moment = _later(
                 base[boundary:],
