@@ -77,7 +77,7 @@ def compare(cases: int, seed: int) -> dict:
     for _ in range(cases):
         program = drawn(draw)
         plain = referee.run(program, range(len(program.ops)))
-        budget = plain.peak - draw.randint(1, max(1, plain.peak // 2))
+        budget = plain.peak - draw.randint(1, max(1, plain.peak // 3))
         optimum = least_time(program, budget, backward_in_order=True)
         try:
             plan = best.solve(program, budget)
