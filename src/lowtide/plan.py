@@ -89,18 +89,18 @@ class Plan:
         least = self.bound.time
         share = f"{100 * self.gap / least:.2f} %" if least else "0 %"
         lines = [
-                f"peak      {show(self.total)} ({show(self.static)} static + {show(self.peak)} in the step)",
-                f"narrowest {self.narrowest}",
-                f"budget    {show(self.static + self.budget)}",
-                f"time      {self.time / 1e6:.3f} ms of kernels, {self.reruns} of {len(self.runs)} runs are reruns",
-                f"bound     {least / 1e6:.3f} ms: {self.bound.by}; the plan is {share} above it",
-                f"planner   {self.planner}: {self.searched}",
+            f"peak      {show(self.total)} ({show(self.static)} static + {show(self.peak)} in the step)",
+            f"narrowest {self.narrowest}",
+            f"budget    {show(self.static + self.budget)}",
+            f"time      {self.time / 1e6:.3f} ms of kernels, {self.reruns} of {len(self.runs)} runs are reruns",
+            f"bound     {least / 1e6:.3f} ms: {self.bound.by}; the plan is {share} above it",
+            f"planner   {self.planner}: {self.searched}",
         ]
         if self.reckoned is not None:
             own = self.reckoned
             lines += [
-                f"promised  {show(own.peak)} in the step and {own.time / 1e6:.3f} ms by the method, whose model leaves out "
-                f"{own.ignores}",
+                f"promised  {show(own.peak)} in the step and {own.time / 1e6:.3f} ms by the method, whose model "
+                f"leaves out {own.ignores}",
                 f"refereed  {show(self.peak)} in the step and {self.time / 1e6:.3f} ms",
             ]
         return "\n".join(lines)
@@ -137,9 +137,7 @@ class Plan:
             if not isinstance(found, str):
                 raise InvalidPlan(f"not a plan: {name} is {found!r}, not a string")
         reckoned = _reckoned(data["reckoned"]) if "reckoned" in data else None
-        return cls(
-            runs=tuple(runs), budget=data["budget"], bound=Bound(**bound), reckoned=reckoned, **numbers, **words
-        )
+        return cls(runs=tuple(runs), budget=data["budget"], bound=Bound(**bound), reckoned=reckoned, **numbers, **words)
 
     def __str__(self) -> str:
         facts = self.to_json()

@@ -93,9 +93,7 @@ class Line:
             saved_bytes=tuple(saved),
             grad_bytes=tuple(across),
             forward_scratch=tuple(self._forward_scratch(l) for l in stages),
-            backward_scratch=tuple(
-                max(0, self._fullest(gradients, l) - across[l] - across[l - 1]) for l in stages
-            ),
+            backward_scratch=tuple(max(0, self._fullest(gradients, l) - across[l] - across[l - 1]) for l in stages),
         )
 
     def _bytes(self, value: int) -> int:
@@ -109,7 +107,7 @@ class Line:
     def _peak_of_stage(self, l: int, last: set[int]) -> int:
         """The most bytes at once of what stage l writes, where `last` stays to its end."""
         first, end = self.cuts[l - 1], self.cuts[l]
-        own = {v: end for v in last}
+        own = dict.fromkeys(last, end)
         for op in range(first, end):
             for v in (*self.step.writes[op], *self.step.reads[op]):
                 if not self.settled[v] and self.step.writer[v] >= first and v not in last:
@@ -280,7 +278,7 @@ def _narrow(step: Step, settled: Sequence[bool]) -> dict[int, int]:
                 change[last[v] + 1] -= amount
     narrow: dict[int, int] = {}
     crossing = numbers = 0
-    before: int | None = None
+    before: int | None = NOTHING
     for op in range(1, step.boundary):
         crossing += count[op]
         numbers += number[op]
@@ -293,18 +291,20 @@ def _narrow(step: Step, settled: Sequence[bool]) -> dict[int, int]:
 
 
 def _thinned(step: Step, crossing: dict[int, int], most: int) -> list[int]:
-    """At most `most` of the places, spread evenly over the bytes written, where least crosses."""
+    """At most `most` of the places: of those near each of as many marks, spread evenly over the bytes written, the one
+    where least crosses, and of several the nearest.
+    """
     if len(crossing) <= most:
         return list(crossing)
     sizes = step.program.arrays.bytes.tolist()
     written = list(accumulate(sum(sizes[v] for v in writes) for writes in step.writes[: step.boundary]))
-    chosen: dict[int, int] = {}
-    for op, v in crossing.items():
-        window = min(most - 1, written[op - 1] * most // max(1, written[-1])) if most else NOTHING
-        rival = chosen.get(window)
-        if rival is None or (v != NOTHING and sizes[v]) < (crossing[rival] != NOTHING and sizes[crossing[rival]]):
-            chosen[window] = op
-    return sorted(chosen.values())
+    chosen: dict[int, tuple[int, float, int]] = {}
+    for op, v in crossing.items() if most else ():
+        place = written[op - 1] / max(1, written[-1]) * (most + 1)
+        mark = min(max(round(place), 1), most)
+        here = 0 if v == NOTHING else sizes[v], abs(place - mark), op
+        chosen[mark] = min(chosen.get(mark, here), here)
+    return sorted(op for _, _, op in chosen.values())
 
 
 def _blocks(step: Step, settled: Sequence[bool], cuts: Sequence[int]) -> tuple[int, ...]:

@@ -65,8 +65,8 @@ def solve(dag: Dag, budget: int | None) -> Storage:
 
 
 def plans(dag: Dag, *, bounds: int) -> list[Storage]:
-    """The storage of least cost, and the least storage for each of `bounds` bounds on the bytes of a piece: from 0, where
-    everything is stored, in even ratios to all bytes, where nothing is.
+    """The storage of least cost, and the least storage for each of `bounds` bounds on the bytes of a piece: from 0,
+    where everything is stored, in even ratios to all bytes, where nothing is.
     """
     tree = division_tree(dag)
     most = sum(tree.regions[number].bytes for number in tree.top)

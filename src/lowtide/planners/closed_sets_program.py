@@ -21,8 +21,8 @@ def solve(program: Program, budget: int) -> Plan:
 
     The forward values are the dag (`Graph`), between a source and a target of no bytes. The method itself knows no
     budget: it has the one set of least cost. Others come from its own bound on the bytes of a piece: for 48 bounds,
-    from nothing to everything, the least that must be stored. Each set is written out as runs, which keep it and make all
-    others again when backward wants them, and replayed; and the fastest that fits is taken.
+    from nothing to everything, the least that must be stored. Each set is written out as runs, which keep it and make
+    all others again when backward wants them, and replayed; and the fastest that fits is taken.
     Optimal for the paper's cost; of the replayed peak nothing is claimed. Where branches end in many places, little
     can be a piece, and the choice is poor.
     Time O(n (n + m)) for the division tree, and O(n log n) for each set.

@@ -84,4 +84,3 @@ def solve(program: Program, budget: int, *, seconds: float = SECONDS) -> Plan:
         least = 0
     bound = Bound(least, PROVEN)
     return replace(best, bound=max(bound, known.bound, key=lambda bound: bound.time))
-

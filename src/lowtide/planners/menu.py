@@ -2,8 +2,8 @@
 
 A paper's method reckons with its own model of the step, which is not what the referee sees: it may promise too much or
 too little. So a method is asked for its plans over the whole range of budgets that its model knows, none of them
-depending on the budget of the user; each is replayed; and the budget chooses among them by what they truly need. More memory is
-never slower then, and the least budget that works is the least peak on the menu.
+depending on the budget of the user; each is replayed; and the budget chooses among them by what they truly need. More
+memory is never slower then, and the least budget that works is the least peak on the menu.
 """
 
 from __future__ import annotations

@@ -25,13 +25,14 @@ IGNORES = (
 
 
 def solve(program: Program, budget: int) -> Plan:
-    """Fastest plan, whose peak is at most `budget` bytes, that keeps a tail of the step and checkpoints of least peak before it.
+    """Fastest plan of at most `budget` bytes that keeps a tail of the step, and checkpoints of least peak before it.
 
-    The step is cut where one value crosses (`Line`), and once more with far-reaching values kept, and the sizes of those values are the line of layers. The method
-    itself knows no budget: it has the one answer of least peak, at which every other value is made again. To use a
-    larger budget, the last stages are kept whole, and checkpoints of least peak are chosen on the line before them,
-    whose last layer weighs what the kept stages weigh; for up to 48 such tails, from none to the whole step, by the
-    objectives `torch` and `activations`. Each plan is replayed, and the fastest that fits is taken.
+    The step is cut where one value crosses (`Line`), and once more with far-reaching values kept. A layer is a stage,
+    and weighs what crosses after it or, on another try, all that it records. The method itself knows no budget: it has
+    the one answer of least peak, at which every other value is made again. To use a larger budget, the last stages are
+    kept whole, and checkpoints of least peak are chosen on the line before them, whose last layer weighs what the kept
+    stages weigh; for up to 48 such tails, from none to the whole step, by the objectives `torch` and `activations`.
+    Each plan is replayed, and the fastest that fits is taken.
     Nothing is claimed beyond least peak on the line. Time O(n log n) for each plan.
     Ref: Hong, Tsai, Wang, Liu and Wu 2025, on optimal gradient checkpointing for memory.
     """

@@ -71,7 +71,7 @@ def plans(chain: Chain, *, slots: int, most: int) -> list[ChainPlan]:
     """
     stages = _Stages.of(chain)
     least, enough = int(stages.least[1, -1]), int(stages.enough[1])
-    table = _Table.fill(stages, _grid(stages, enough, slots)[0])
+    table = _Table.fill(stages, _even(stages, enough, slots))
     found = {free: _runs(stages, free, table) for free in {least, enough}}
     stretches = [(least - enough, least, enough)]
     while stretches and len(found) < most:
@@ -172,10 +172,15 @@ def _grid(stages: _Stages, free: int, slots: int | None) -> tuple[Vector, bool]:
             break
     if complete:
         return before, True
-    lowest = min(int(stages.least[s, s:].min()) for s in range(1, T + 1))
-    steps = max(most - 1, 1)
-    even = sorted({free - (free - lowest) * i // steps for i in range(most)})
-    return np.array(even, dtype=exact), False
+    return _even(stages, free, most), False
+
+
+def _even(stages: _Stages, free: int, slots: int) -> Vector:
+    """Amounts in even steps, from the least that is of use up to `free`."""
+    lowest = min(int(stages.least[s, s:].min()) for s in range(1, stages.last + 1))
+    steps = max(slots - 1, 1)
+    even = sorted({free - (free - lowest) * i // steps for i in range(slots)})
+    return np.array(even, dtype=stages.least.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ IGNORES = (
 def solve(program: Program, budget: int) -> Plan:
     """Fastest of rotor's plans for the step's line of stages whose peak is at most `budget` bytes.
 
-    The step is cut where one value crosses (`Line`), and once more with far-reaching values kept, into at most 100 stages; rotor plans that chain for 96 budgets
-    at most, on a grid of 200 amounts; each plan is written out as runs of ops and replayed, and the fastest that fits
-    is taken. A step without narrow places is one stage, and has the plain step only.
+    The step is cut where one value crosses (`Line`), and once more with far-reaching values kept, into at most 100
+    stages; rotor plans that chain for 96 budgets at most, on a grid of 200 amounts; each plan is written out as runs of
+    ops and replayed, and the fastest that fits is taken. A step without narrow places is one stage, and has the plain
+    step only.
     Optimal over persistent plans of the chain where the model is the step; in general nothing is claimed.
     Time O(L^3 M) for L stages and M amounts, and O(n log n) for each plan.
     Ref: Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, arXiv 1911.13214.

@@ -28,8 +28,8 @@ def settled(step: Step) -> tuple[bool, ...]:
 
 
 def with_far_reaching(step: Step, kept: tuple[bool, ...]) -> tuple[bool, ...]:
-    """`kept`, and what a forward op reads that is farther away than a quarter of the forward ops: the outermost skips of
-    a U-Net, what an encoder hands to every layer of a decoder. Such values leave no place where only one crosses.
+    """`kept`, and what a forward op reads from farther away than a quarter of the forward ops: the outermost skips of a
+    U-Net, what an encoder hands to every layer of a decoder. Such values leave no place where only one crosses.
     """
     more = list(kept)
     for op in range(step.boundary):
