@@ -180,6 +180,16 @@ def test_a_long_step_is_refused() -> None:
     assert exact_program.solve(chain(30), 10**9).gap == 0
 
 
+def test_a_step_without_a_choice_is_a_step() -> None:
+    """One stage, in which nothing may run before its target."""
+    values = (Value("x", 4, Role.OUTPUT), Value("g", 2, Role.GRADIENT))
+    program = Program(values, (Op("f", Phase.FORWARD, (), (0,), 3), Op("b", Phase.BACKWARD, (0,), (1,), 5)))
+    stages = Stages(Step.of(program))
+    assert stages.fastest(6, 10, 1.0).runs == (0, 1)
+    assert stages.fastest(5, 10, 1.0).runs is None
+    assert exact_program.solve(program, 6).time == 8
+
+
 def test_a_step_without_backward_is_a_step() -> None:
     program = Program((Value("x", 4, Role.OUTPUT),), (Op("f", Phase.FORWARD, (), (0,), 3),))
     assert exact_program.solve(program, 4).time == 3
