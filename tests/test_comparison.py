@@ -54,7 +54,7 @@ def test_the_enumeration_of_chains_agrees_with_binomial_checkpointing(stages: in
     """
     large = 1000
     chain = replace(equal_chain(stages, saved=large, grad=0, backward=0), loss_scratch=large)
-    budget = slots + large + (1 if stages else 1)
+    budget = 1 + slots + large
     runs = revolve(stages + 1, slots) + stages
     assert chains.least_persistent_time(chain, budget) == runs
     assert chains.least_time(chain, budget) == runs
