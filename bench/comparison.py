@@ -30,6 +30,7 @@ def row(name: str, cases: int, seed: int) -> dict[str, Any]:
     wrong = list(question.disagreements(cases, seed))
     line: dict[str, Any] = {
         "command": f'PYTHONPATH=src:. python bench/comparison.py "{name}" {cases} {seed}',
+        "asked": name,
         "method": question.method,
         "options": question.options,
         "cases": cases,

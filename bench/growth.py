@@ -37,7 +37,7 @@ def _is_growth(row: Row, graph: str) -> bool:
 
 def series(rows: Iterable[Row]) -> dict[str, Points]:
     """For each name the sizes and the seconds, by size."""
-    rows = [row for row in rows if "error" not in row]
+    rows = [row for row in rows if "question" in row]
     found: dict[str, Points] = {}
     for name, belongs in SERIES.items():
         slowest: dict[int, float] = {}
@@ -47,8 +47,9 @@ def series(rows: Iterable[Row]) -> dict[str, Points]:
     return found
 
 
-def draw(found: dict[str, Points]) -> str:
+def draw(rows: Iterable[Row]) -> str:
     """The picture: both axes by powers of ten."""
+    found = series(rows)
     points = [point for line in found.values() for point in line]
     x_ends = 0, ceil(log10(max(n for n, _ in points)))
     y_ends = floor(log10(LEAST)), ceil(log10(max(seconds for _, seconds in points)))
@@ -60,7 +61,8 @@ def draw(found: dict[str, Points]) -> str:
         return round(HEIGHT - BOTTOM - (power - y_ends[0]) / (y_ends[1] - y_ends[0]) * (HEIGHT - TOP - BOTTOM), 1)
 
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="13">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
     ]
     for power in range(x_ends[0], x_ends[1] + 1):
@@ -93,4 +95,4 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(draw(series(map(json.loads, sys.stdin))))
+    sys.stdout.write(draw(map(json.loads, sys.stdin)))

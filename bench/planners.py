@@ -4,9 +4,9 @@
     PYTHONPATH=src python bench/planners.py rotor                              one question's cases
     PYTHONPATH=src python bench/planners.py rotor 3                            one case
 
-One JSON line a case: what was asked, the seconds of the processor, the most memory the process had, and the answer, of its
-lists the lengths only. Each case runs in a process of its own, and one that fails is a line with its error. Sizes and
-times are drawn from fixed seeds. `bench/growth.py` draws the lines of growth.
+One JSON line a case: what was asked, the seconds of the processor, the most memory the process had, and the answer, of
+its lists the lengths only. Each case runs in a process of its own, and one that fails is a line with its error. Sizes
+and times are drawn from fixed seeds. `bench/growth.py` draws how time grows, `bench/figures.py` makes the tables.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
-from programs import load
-
 from lowtide.errors import BudgetTooSmall
 from lowtide.planners import closed_sets, exact_chain, exact_dag, lower_sets, min_peak, rotor
 from lowtide.planners.chain import Chain
@@ -35,6 +33,7 @@ from lowtide.planners.min_peak import Objective
 from lowtide.planners.registry import PLANNERS
 from lowtide.planners.sizes import Sizes
 from lowtide.program import Program
+from programs import load
 
 Row = dict[str, Any]
 Edges = list[tuple[int, int]]

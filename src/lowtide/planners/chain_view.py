@@ -176,12 +176,12 @@ class _Expansion:
     there   per value, whether it may be read; settled values stay for good once they are made
     plain   per cut, whether a^l is held by itself
     saved   per stage, whether ā^l is held
-    first   per forward op, whether it must run the first time its stage does; used up
+    first   per forward op, whether it must run the first time its stage does
     """
 
     def __init__(self, line: Line, first: Sequence[bool]) -> None:
         self.line = line
-        self.first = list(first)
+        self.first = first
         self.there = [False] * len(line.step.writer)
         self.plain = [False] * (line.stages + 1)
         self.saved = [False] * (line.stages + 1)
@@ -223,7 +223,7 @@ class _Expansion:
         for b in range(line.blocks[l], line.blocks[l - 1]):
             self._run_backward(b)
         self.saved[l] = self.plain[l] = self.plain[l - 1] = False
-        self._settle(l)
+        self._settle(l, after_backward=True)
         self._settle(l - 1)
 
     def _run_backward(self, b: int) -> None:
@@ -231,14 +231,17 @@ class _Expansion:
         self._make([v for v in step.reads[b] if step.forward[v] and not self.there[v]], ())
         self.runs.append(b)
 
-    def _settle(self, l: int) -> None:
-        """Let go of what stage l made and is not held; but what a later block reads of a record stays."""
+    def _settle(self, l: int, *, after_backward: bool = False) -> None:
+        """Let go of what stage l made and is not held. Once its block has run, what a later block reads stays: to make it
+        again the stages before would have to run again.
+        """
         if l == 0 or self.saved[l]:
             return
         line = self.line
         for v in line.made_in(l):
             uses = line.step.uses[v]
-            if not (self.plain[l] and v == line.passed[l]) and not (uses and uses[-1] >= line.blocks[l - 1]):
+            late = after_backward and uses and uses[-1] >= line.blocks[l - 1]
+            if not (late or (self.plain[l] and v == line.passed[l])):
                 self.there[v] = False
 
     def _make(self, values: Iterable[int], ops: Iterable[int]) -> None:
@@ -263,8 +266,8 @@ class _Expansion:
 
 
 def _narrow(step: Step, settled: Sequence[bool]) -> dict[int, int]:
-    """The forward ops before which at most one value crosses, each with that value. Of several in a row before which
-    the same one crosses, the first.
+    """The forward ops before which at most one value crosses, each with that value. Of several before which the same
+    one crosses, the first; of several in a row before which none does, the first.
     """
     last = [NOTHING] * len(step.writer)
     for op in range(step.boundary):
@@ -279,13 +282,14 @@ def _narrow(step: Step, settled: Sequence[bool]) -> dict[int, int]:
     narrow: dict[int, int] = {}
     crossing = numbers = 0
     before: int | None = NOTHING
+    passed = NOTHING
     for op in range(1, step.boundary):
         crossing += count[op]
         numbers += number[op]
         # The sum of the numbers of what crosses is its number where it is alone.
         here = {0: NOTHING, 1: numbers}.get(crossing)
-        if here is not None and here != before:
-            narrow[op] = here
+        if here is not None and here != before and (here == NOTHING or here != passed):
+            narrow[op] = passed = here
         before = here
     return narrow
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lowtide.plan import Plan, Reckoned
 from lowtide.planners import closed_sets
 from lowtide.planners.dag_view import Graph
-from lowtide.planners.menu import Dish, fastest
+from lowtide.planners.menu import Candidate, fastest
 from lowtide.planners.step import Step
 from lowtide.program import Program
 
@@ -33,13 +33,13 @@ def solve(program: Program, budget: int) -> Plan:
     return fastest(program, budget, _menu(graph), planner=NAME, searched=searched)
 
 
-def _menu(graph: Graph) -> Iterator[Dish]:
+def _menu(graph: Graph) -> Iterator[Candidate]:
     plain = sum(op.ns for op in graph.step.program.ops)
     if graph.dag is None:
-        yield Dish(graph.expand(()), Reckoned(0, plain, IGNORES))
+        yield Candidate(graph.expand(()), Reckoned(0, plain, IGNORES))
         return
     time = sum(graph.dag.ns)
     for storage in closed_sets.plans(graph.closed(), bounds=BOUNDS):
         kept = [v - 1 for v in storage.stored]
         again = time - sum(graph.dag.ns[v] for v in kept)
-        yield Dish(graph.expand(kept), Reckoned(storage.cost, plain + again, IGNORES))
+        yield Candidate(graph.expand(kept), Reckoned(storage.cost, plain + again, IGNORES))

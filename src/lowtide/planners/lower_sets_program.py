@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lowtide.plan import Plan, Reckoned
 from lowtide.planners import lower_sets
 from lowtide.planners.dag_view import Graph
-from lowtide.planners.menu import Dish, fastest
+from lowtide.planners.menu import Candidate, fastest
 from lowtide.planners.step import Step
 from lowtide.program import Program
 
@@ -35,13 +35,13 @@ def solve(program: Program, budget: int) -> Plan:
     return fastest(program, budget, _menu(graph), planner=NAME, searched=searched)
 
 
-def _menu(graph: Graph) -> Iterator[Dish]:
+def _menu(graph: Graph) -> Iterator[Candidate]:
     ops = graph.step.program.ops
     plain = sum(op.ns for op in ops)
     everything = sum(graph.dag.bytes) if graph.dag is not None else 0
-    yield Dish(graph.expand(range(len(graph.ops))), Reckoned(2 * everything, plain, IGNORES))
+    yield Candidate(graph.expand(range(len(graph.ops))), Reckoned(2 * everything, plain, IGNORES))
     if graph.dag is None:
         return
     for cuts in lower_sets.plans(graph.dag, sets=SETS, budgets=BUDGETS):
         for kept in (cuts.kept, cuts.kept | cuts.last):
-            yield Dish(graph.expand(kept), Reckoned(cuts.peak, plain + cuts.time, IGNORES))
+            yield Candidate(graph.expand(kept), Reckoned(cuts.peak, plain + cuts.time, IGNORES))

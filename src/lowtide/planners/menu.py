@@ -18,7 +18,7 @@ from lowtide.program import Program
 
 
 @dataclass(frozen=True, slots=True)
-class Dish:
+class Candidate:
     """One plan on the menu.
 
     runs      op numbers in order
@@ -29,23 +29,23 @@ class Dish:
     reckoned: Reckoned
 
 
-def fastest(program: Program, budget: int, menu: Iterable[Dish], *, planner: str, searched: str) -> Plan:
+def fastest(program: Program, budget: int, menu: Iterable[Candidate], *, planner: str, searched: str) -> Plan:
     """The fastest plan of the menu whose peak is at most `budget` bytes, of equally fast ones the lowest.
 
     BudgetTooSmall names the least peak on the menu.
     """
-    best: tuple[int, int, Dish] | None = None
-    lowest: tuple[int, int, Dish] | None = None
+    best: tuple[int, int, Candidate] | None = None
+    lowest: tuple[int, int, Candidate] | None = None
     tried: set[tuple[int, ...]] = set()
-    for dish in menu:
-        if dish.runs in tried:
+    for candidate in menu:
+        if candidate.runs in tried:
             continue
-        tried.add(dish.runs)
-        seen = replay(program, dish.runs)
+        tried.add(candidate.runs)
+        seen = replay(program, candidate.runs)
         if lowest is None or (seen.peak, seen.time) < lowest[:2]:
-            lowest = seen.peak, seen.time, dish
+            lowest = seen.peak, seen.time, candidate
         if seen.peak <= budget and (best is None or (seen.time, seen.peak) < best[:2]):
-            best = seen.time, seen.peak, dish
+            best = seen.time, seen.peak, candidate
     assert lowest is not None, "a menu has at least one plan"
     if best is None:
         raise too_small(program, lowest[2].runs, budget, planner=planner)

@@ -8,7 +8,7 @@ from itertools import accumulate, chain, product
 from lowtide.plan import Plan, Reckoned
 from lowtide.planners import min_peak
 from lowtide.planners.chain_view import NOTHING, Line
-from lowtide.planners.menu import Dish, fastest
+from lowtide.planners.menu import Candidate, fastest
 from lowtide.planners.min_peak import Objective
 from lowtide.planners.rerun import expand
 from lowtide.planners.sizes import Sizes
@@ -16,8 +16,9 @@ from lowtide.planners.step import Step
 from lowtide.program import Program
 
 NAME = "min_peak"
-STAGES = 1000
+STAGES = 400
 TAILS = 48
+OBJECTIVES = (Objective.TORCH, Objective.ACTIVATIONS, Objective.SUM)
 IGNORES = (
     "what a stage records beside its output, scratch, parameter gradients, outputs, what is kept at no choice, and the "
     "time of making values again"
@@ -31,7 +32,7 @@ def solve(program: Program, budget: int) -> Plan:
     and weighs what crosses after it or, on another try, all that it records. The method itself knows no budget: it has
     the one answer of least peak, at which every other value is made again. To use a larger budget, the last stages are
     kept whole, and checkpoints of least peak are chosen on the line before them, whose last layer weighs what the kept
-    stages weigh; for up to 48 such tails, from none to the whole step, by the objectives `torch` and `activations`.
+    stages weigh; for up to 48 such tails, from none to the whole step, by the objectives `torch`, `activations` and `sum`.
     Each plan is replayed, and the fastest that fits is taken.
     Nothing is claimed beyond least peak on the line. Time O(n log n) for each plan.
     Ref: Hong, Tsai, Wang, Liu and Wu 2025, on optimal gradient checkpointing for memory.
@@ -43,7 +44,7 @@ def solve(program: Program, budget: int) -> Plan:
     return fastest(program, budget, menu, planner=NAME, searched=searched)
 
 
-def _menu(line: Line) -> Iterator[Dish]:
+def _menu(line: Line) -> Iterator[Candidate]:
     facts = line.chain()
     always = [v for v, kept in enumerate(line.settled) if kept and line.step.forward[v]]
     plain = sum(op.ns for op in line.step.program.ops)
@@ -51,9 +52,9 @@ def _menu(line: Line) -> Iterator[Dish]:
     before = list(accumulate(facts.forward_ns, initial=0))
     wide = (0, *facts.saved_bytes)
     for l in sorted({line.stages * i // TAILS for i in range(TAILS + 1)}):
-        for layers, objective in product((facts.value_bytes, wide), (Objective.TORCH, Objective.ACTIVATIONS)):
+        for layers, objective in product((line.sizes().bytes, wide), OBJECTIVES):
             found = min_peak.solve(Sizes((*layers[:l], tails[l])), objective=objective)
             kept = [line.passed[c] for c in found.layers if c <= l and line.passed[c] != NOTHING]
             tail = [v for stage in range(l + 1, line.stages + 1) for v in line.made_in(stage)]
             runs = expand(line.step, {*always, *kept, *tail})
-            yield Dish(tuple(runs), Reckoned(found.peak, plain + before[l], IGNORES))
+            yield Candidate(tuple(runs), Reckoned(found.peak, plain + before[l], IGNORES))

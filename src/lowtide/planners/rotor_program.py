@@ -8,7 +8,7 @@ from itertools import chain
 from lowtide.plan import Plan, Reckoned
 from lowtide.planners import rotor
 from lowtide.planners.chain_view import Line
-from lowtide.planners.menu import Dish, fastest
+from lowtide.planners.menu import Candidate, fastest
 from lowtide.planners.step import Step
 from lowtide.program import Program
 
@@ -40,8 +40,8 @@ def solve(program: Program, budget: int) -> Plan:
     return fastest(program, budget, menu, planner=NAME, searched=searched)
 
 
-def _menu(line: Line) -> Iterator[Dish]:
+def _menu(line: Line) -> Iterator[Candidate]:
     ops = line.step.program.ops
     once = sum(op.ns for op in ops[: line.step.boundary] if not op.rerunnable)
     for plan in rotor.plans(line.chain(), slots=SLOTS, most=PLANS):
-        yield Dish(line.expand(plan.runs), Reckoned(plan.peak, plan.time + once, IGNORES))
+        yield Candidate(line.expand(plan.runs), Reckoned(plan.peak, plan.time + once, IGNORES))
