@@ -19,7 +19,7 @@ from tests.oracles.comparison import QUESTIONS
 SEED = 1
 CASES = 4000
 # Where enumeration takes a second a case, and where it takes none.
-OTHER_CASES = {"rotor longer": 150, "exact dag larger": 400, "closed_sets": 20_000}
+OTHER_CASES = {"rotor longer": 150, "exact chain longer": 100, "exact dag larger": 400, "closed_sets": 20_000}
 OTHER_CASES |= {name: 10_000 for name in QUESTIONS if name.startswith("min_peak")}
 
 

@@ -14,8 +14,8 @@ Row = dict[str, Any]
 
 HEAD = """# Figures
 
-Made by `bench/figures.py` from `bench/results/planners.jsonl` (`bench/planners.py`) and `bench/results/comparison.jsonl`
-(`bench/comparison.py`). Seconds are the processor's, of one thread; memory is the process's, of which Python with its
+Made by `bench/figures.py` from `bench/results/planners.jsonl` (`bench/planners.py`) and
+`bench/results/comparison.jsonl` (`bench/comparison.py`). Seconds are the processor's, of one thread; memory is the process's, of which Python with its
 libraries is about 180 MiB.
 
 ![Seconds against size, both by powers of ten](growth.svg)
@@ -68,9 +68,9 @@ def _programs(rows: list[Row]) -> list[str]:
     lines = [
         "## On captured steps",
         "",
-        "Seconds until the least budget is known; that budget as a share of the plain step's peak; and at budgets so far",
-        "of the way from it to that peak the extra time, in per cent of the plain step's. In brackets what the method's",
-        "own model promised: extra time, and its peak as a multiple of the peak that was found.",
+        "Seconds until the least budget is known; that budget as a share of the plain step's peak; and at budgets so",
+        "far of the way from it to that peak the extra time, in per cent of the plain step's. In brackets what the",
+        "method's own model promised: extra time, and its peak as a multiple of the peak that was found.",
         "",
         "| step | ops | planner | seconds | least | 10 % | 30 % | 60 % |",
         "|---|---|---|---|---|---|---|---|",

@@ -226,6 +226,7 @@ QUESTIONS: dict[str, Question] = {
     "rotor": Question("rotor", {}, draw_chain(4, 6), wrong_chain(chains.least_persistent_time)),
     "rotor longer": Question("rotor", {}, draw_chain(6, 3), wrong_chain(chains.least_persistent_time)),
     "rotor slots=4": Question("rotor", {"slots": 4}, draw_chain(4, 6), wrong_chain(chains.least_persistent_time)),
+    "exact chain longer": Question("exact", {}, draw_chain(6, 3), wrong_chain(chains.least_time)),
     "exact chain": Question("exact", {}, draw_chain(4, 6), wrong_chain(chains.least_time)),
     **{
         f"lower_sets {family} {prefer}": Question(
@@ -236,5 +237,5 @@ QUESTIONS: dict[str, Question] = {
     },
     "closed_sets": Question("closed_sets", {}, draw_dag(9, ends=True), wrong_storage),
     "exact dag": Question("exact", {}, draw_dag(4), wrong_step),
-    "exact dag larger": Question("exact", {}, draw_dag(5), wrong_step),
+    "exact dag larger": Question("exact", {}, draw_dag(6), wrong_step),
 }

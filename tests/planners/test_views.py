@@ -167,7 +167,7 @@ def test_a_value_that_crosses_twice_is_handed_on_once() -> None:
 
 
 def test_what_a_late_op_reads_stays_once_its_stage_is_undone() -> None:
-    """The last op of all also reads a6, which stage 7 makes. Made again for stage 7's block, it is not made once more."""
+    """The last op of all also reads a6, which stage 7 makes. Made again for that stage, it is not made once more."""
     program = equal_layers(8)
     ops = [*program.ops, Op("in time", BACKWARD, (0,), ()), Op("late", BACKWARD, (6,), ())]
     step = Step.of(Program(program.values, tuple(ops)))

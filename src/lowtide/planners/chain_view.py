@@ -232,8 +232,8 @@ class _Expansion:
         self.runs.append(b)
 
     def _settle(self, l: int, *, after_backward: bool = False) -> None:
-        """Let go of what stage l made and is not held. Once its block has run, what a later block reads stays: to make it
-        again the stages before would have to run again.
+        """Let go of what stage l made and is not held. Once its block has run, what a later block reads stays: to make
+        it again the stages before would have to run again.
         """
         if l == 0 or self.saved[l]:
             return

@@ -32,8 +32,8 @@ def solve(program: Program, budget: int) -> Plan:
     and weighs what crosses after it or, on another try, all that it records. The method itself knows no budget: it has
     the one answer of least peak, at which every other value is made again. To use a larger budget, the last stages are
     kept whole, and checkpoints of least peak are chosen on the line before them, whose last layer weighs what the kept
-    stages weigh; for up to 48 such tails, from none to the whole step, by the objectives `torch`, `activations` and `sum`.
-    Each plan is replayed, and the fastest that fits is taken.
+    stages weigh; for up to 48 such tails, from none to the whole step, by the objectives `torch`, `activations` and
+    `sum`. Each plan is replayed, and the fastest that fits is taken.
     Nothing is claimed beyond least peak on the line. Time O(n log n) for each plan.
     Ref: Hong, Tsai, Wang, Liu and Wu 2025, on optimal gradient checkpointing for memory.
     """
