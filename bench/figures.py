@@ -15,8 +15,8 @@ Row = dict[str, Any]
 HEAD = """# Figures
 
 Made by `bench/figures.py` from `bench/results/planners.jsonl` (`bench/planners.py`) and
-`bench/results/comparison.jsonl` (`bench/comparison.py`). Seconds are the processor's, of one thread; memory is the process's, of which Python with its
-libraries is about 180 MiB.
+`bench/results/comparison.jsonl` (`bench/comparison.py`). Seconds are the processor's, of one thread; memory is the
+process's, of which Python with its libraries is about 180 MiB.
 
 ![Seconds against size, both by powers of ten](growth.svg)
 """
