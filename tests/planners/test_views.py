@@ -83,6 +83,10 @@ def test_a_step_that_is_a_chain_is_seen_as_that_chain(problem: Chain) -> None:
     assert found.value_bytes == (*problem.value_bytes[:-1], 0)
     assert found.saved_bytes == problem.saved_bytes
     assert found.grad_bytes[1:-1] == problem.grad_bytes[1:-1]
+    # Swept over, a stage holds what it records beside what it hands on; the last one hands nothing on.
+    beside = [saved - value for saved, value in zip(found.saved_bytes, found.value_bytes[1:])]
+    assert found.forward_scratch == tuple(map(sum, zip(problem.forward_scratch, beside)))
+    assert found.backward_scratch[1:-1] == problem.backward_scratch[1:-1]
 
 
 @settings(max_examples=200, deadline=None)
@@ -194,6 +198,9 @@ def test_far_reaching_values_are_kept_where_that_makes_stages() -> None:
     assert (near.stages, far.stages) == (2, 11)
     assert [v for v, kept in enumerate(far.settled) if kept] == [0]
     assert len(Line.both(Step.of(equal_layers(9)), 100)) == 1
+    # A quarter of the way is not far.
+    assert len(Line.both(Step.of(skips([(0, 3)], 12)), 100)) == 1
+    assert Line.both(Step.of(skips([(0, 4)], 12)), 100)[-1].settled[0]
 
 
 def test_trifles_are_kept_and_tie_nothing_together() -> None:
@@ -235,6 +242,20 @@ GRAPHS = dags.graphs(7).map(lambda graph: replace(graph, bytes=tuple(size + 1 fo
 def test_a_step_that_is_a_dag_is_seen_as_that_dag(graph: dags.Graph) -> None:
     found = Graph.of(Step.of(dags.program(graph))).dag
     assert found == Dag(graph.bytes, graph.ns, tuple(sorted(graph.edges, key=lambda edge: edge[::-1])))
+
+
+def test_what_backward_wants_only_to_make_another_is_a_node() -> None:
+    """Backward reads y, which is made from x; nothing wants z."""
+    values = [Value(name, 8, Role.ACTIVATION) for name in "xyz"]
+    ops = (
+        Op("x", FORWARD, (), (0,), 1),
+        Op("y", FORWARD, (0,), (1,), 2),
+        Op("z", FORWARD, (1,), (2,), 4),
+        Op("b", BACKWARD, (1,), (), 8),
+    )
+    graph = Graph.of(Step.of(Program(tuple(values), ops)))
+    assert graph.ops == (0, 1)
+    assert graph.dag == Dag((8, 8), (1, 2), ((0, 1),))
 
 
 @settings(max_examples=100, deadline=None)

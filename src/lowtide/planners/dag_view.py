@@ -35,7 +35,6 @@ class Graph:
         kept = settled(step)
         wanted = [bool(uses) and not kept[v] for v, uses in enumerate(step.uses)]
         reads: list[set[int]] = [set() for _ in range(step.boundary)]
-        read = list(wanted)
         nodes = []
         for op in range(step.boundary - 1, -1, -1):
             if any(wanted[v] for v in step.writes[op]):
@@ -43,14 +42,14 @@ class Graph:
                 for v in step.reads[op]:
                     if not kept[v]:
                         reads[op].add(step.writer[v])
-                        wanted[v] = read[v] = True
+                        wanted[v] = True
         ops = tuple(reversed(nodes))
         if not ops:
             return cls(step, kept, ops, None)
         place = {op: node for node, op in enumerate(ops)}
         program = step.program
         dag = Dag(
-            tuple(sum(program.values[v].bytes for v in step.writes[op] if read[v] and not kept[v]) for op in ops),
+            tuple(sum(program.values[v].bytes for v in step.writes[op] if wanted[v]) for op in ops),
             tuple(program.ops[op].ns for op in ops),
             tuple((place[u], place[op]) for op in ops for u in sorted(reads[op])),
         )
