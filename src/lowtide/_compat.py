@@ -122,6 +122,7 @@ def tracing_options() -> contextlib.AbstractContextManager[Any]:
     """
     return dynamo_config.patch(
         allow_rnn=True,
+        trace_numpy=False,
         enable_dynamo_decompositions=False,
         recompile_limit=10_000,
         accumulated_recompile_limit=100_000,
@@ -304,6 +305,22 @@ def backward_node(outputs: Any) -> Any | None:
         if node is not None and node.name() == "CompiledFunctionBackward":
             return node
     return None
+
+
+def keeps_graph() -> bool:
+    """Whether the backward pass under way was asked to keep what is saved."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def saved_by_hooks(node: Any) -> bool:
+    """Whether an autograd node keeps something through hooks (a checkpoint's, say), which make it when it is read."""
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            raw = getattr(node, name)
+            for each in raw if isinstance(raw, (tuple, list)) else (raw,):
+                if getattr(each, "unpack_hook", None) is not None:
+                    return True
+    return False
 
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:

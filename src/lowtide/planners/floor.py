@@ -34,6 +34,14 @@ def floor(step: Step, peak: int, fitting: Fitting, tries: int) -> Tried:
         if lower.seen.peak >= best.seen.peak:
             break
         best = lower
-    while best.seen.peak and (fits := fitting(best.seen.peak - 1)):
+    while best.seen.peak and (fits := _below(best.seen.peak, fitting)):
         best = min(fits, key=lambda tried: tried.seen.peak)
     return best
+
+
+def _below(peak: int, fitting: Fitting) -> list[Tried]:
+    """What is found just below a peak, or, since `fitting` may have gaps, a little or somewhat further below."""
+    for budget in (peak - 1, peak * 99 // 100, peak * 97 // 100, peak * 93 // 100):
+        if fits := fitting(budget):
+            return fits
+    return []
