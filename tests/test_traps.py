@@ -45,14 +45,16 @@ def exact(build: Callable[[], nn.Module], x: Tensor, loss: Callable[[Any], Tenso
 
 
 def within(model: nn.Module, x: Tensor, calls: int = 3) -> None:
-    """At the least budget every step stays within it."""
+    """Every step stays within what was promised, at the least budget and with all kept."""
     budget = least(model, x)
-    lowtide.fit(model, memory_budget=budget)
-    for _ in range(calls):
-        model.zero_grad()
-        with LiveBytes("cpu", holding=[model, x, list(vars(model).values())]) as live:
-            model(x).sum().backward()
-        assert live.peak <= budget
+    for options in ({"memory_budget": budget}, {"memory_budget": "1TB", "planner": "keep_all"}):
+        torch._dynamo.reset()
+        lowtide.fit(model, **options)
+        for _ in range(calls):
+            model.zero_grad()
+            with LiveBytes("cpu", holding=[model, x]) as live:
+                model(x).sum().backward()
+            assert live.peak <= fitted(model).plan.total
 
 
 def squares(output: Any) -> Tensor:
@@ -73,7 +75,7 @@ class Recurrent(nn.Module):
 
 
 def test_a_gru_on_slices_that_are_not_dense() -> None:
-    x = sequences()[:, :3]
+    x = torch.randn(64, 2, 16, generator=torch.Generator().manual_seed(0))
     exact(Recurrent, x, squares, reruns=False)
 
 
@@ -119,6 +121,8 @@ def test_constants_of_the_graph_count() -> None:
             return self.body(x * torch.tensor([1.0, 2.0] * 8) + torch.tensor([1.0, 2.0] * 8)).exp()
 
     within(Scaled(), batch())
+    static = sum(4 * p.numel() for p in Scaled().parameters()) + 64 * 16 * 4
+    assert lowtide.plan(Scaled(), batch(), memory_budget="1TB").static == static + 16 * 4
     model = lowtide.fit(Scaled(), memory_budget="1TB")
     for rows in (64, 32):
         step(model, batch(rows))
@@ -154,16 +158,6 @@ def test_tensors_kept_in_attributes_count_in_the_next_step(forward: str) -> None
     plan = fitted(model).plan
     step(model, x)
     assert fitted(model).plan is plan
-
-
-def test_what_a_backward_cut_down_does_not_read_goes_at_once() -> None:
-    """The largest entry gets no gradient, since it leaves as a number; what its backward would read is not held."""
-
-    def forward(self: Any, x: Tensor) -> Tensor:
-        y = self.body(x)
-        return self.head(y / (y.abs().max().item() // 1e6 + 1))
-
-    within(module(forward, dropout=0.0), batch(256))
 
 
 def test_a_mean_of_squares_outside_has_room() -> None:

@@ -40,7 +40,7 @@ def backward_function(module: fx.GraphModule, tangents: Sequence[int]) -> Callab
 
 
 def _boxed(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """The module's boxed function. What it is given and never reads goes at once; generated code holds it to the end."""
+    """The module's boxed function; what it is given and never reads goes at once, not at its end."""
     function = _compat.boxed(module, ())
     unread = [place for place, node in enumerate(module.graph.find_nodes(op="placeholder")) if not node.users]
     if not unread:
