@@ -189,6 +189,15 @@ def test_gradients_made_outside_the_graphs_count() -> None:
 # What cannot be kept is said
 
 
+def test_a_model_whose_part_is_fitted_is_refused() -> None:
+    model = nn.Sequential(perceptron(), nn.Linear(8, 4))
+    lowtide.fit(model[0], memory_budget="1TB")
+    with pytest.raises(lowtide.LowtideError, match="part '0'"):
+        lowtide.fit(model, memory_budget="1TB")
+    lowtide.unfit(model[0])
+    lowtide.fit(model, memory_budget="1TB")
+
+
 def test_a_checkpoint_outside_the_graphs_is_refused_by_name() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         return self.head(checkpoint_sequential(self.body, 2, x, use_reentrant=False))

@@ -295,7 +295,8 @@ class Fitted:
         """Forget every shape, so that what is kept stays bounded."""
         log.warning(
             "lowtide: more than %d shapes of input; the plans so far are dropped, and made again as shapes come. "
-            "Pad to fewer shapes, or raise max_shapes.",
+            "Pad to fewer shapes, or raise max_shapes. (A number that the model reads with .item() and reckons with "
+            "counts like a shape: keep it a tensor.)",
             self.settings.max_shapes,
         )
         _compat.forget(self._codes)
@@ -390,7 +391,11 @@ class Fitted:
                 "; ".join(_compat.graph_break_reasons(self._reasons)),
             )
         self.plan = self.settings.plan(reached)
-        log.info("lowtide: the model is %d graphs; one budget is planned over all of them", len(turns))
+        log.info(
+            "lowtide: the model is %d graphs, and one budget is planned over all of them. Reasons: %s",
+            len(turns),
+            "; ".join(_compat.graph_break_reasons(self._reasons)),
+        )
         for (slot, turn), runs in zip(turns, step.split(reached.programs, self.plan.runs), strict=True):
             slot.replan(turn, runs)
         self._joined.add(turns)
@@ -447,7 +452,9 @@ def _lowtide_call(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _nothing_captured(before: Mapping[str, int]) -> UnsupportedModel:
-    reasons = "; ".join(_compat.graph_break_reasons(before)) or "it gave none"
+    reasons = "; ".join(_compat.graph_break_reasons(before)) or (
+        "it gave none, as it does within a TorchDispatchMode or a torch.func transform, where it looks at nothing"
+    )
     return UnsupportedModel(
         "torch.compile's front end captured nothing of this model, so there is nothing to plan. "
         f"Its reasons: {reasons}. Lowtide does not fall back to plain training in silence; lowtide.unfit(model) does "
