@@ -1,6 +1,6 @@
 """Replay: what memory holds while a sequence runs, reckoned by the planners themselves, fast.
 
-The referee judges a finished plan; planners replay hundreds of tries. The two share no code, so that a mistake in
+The referee judges a finished plan; planners replay thousands of tries. The two share no code, so that a mistake in
 one shows up as a disagreement. A sequence that reads a value never made is a planner's own mistake, and asserted.
 """
 
@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from lowtide.program import Program
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class Replay:
     time       nanoseconds of all runs together
     """
 
-    timeline: NDArray[np.int64]
+    timeline: Ints
     peak: int
     time: int
 
@@ -34,51 +38,67 @@ class Replay:
         return int(self.timeline.argmax())
 
 
-def replay(program: Program, runs: Sequence[int] | NDArray[np.int64]) -> Replay:
-    """Replay `runs`: every access holds its value until the next access of that value, when that one is a read."""
+def replay(program: Program, runs: Sequence[int] | Ints) -> Replay:
+    """Replay `runs`: every access holds its value until the next access of that value, when that one is a read.
+
+    Time O(n): a value is there from the write of a copy to the copy's last access, and the first copy of an output
+    to the end.
+    """
     arrays = program.arrays
     order = np.asarray(runs, dtype=np.int64).reshape(-1)
-    count = order.size
-    if not count:
+    if not order.size:
         return Replay(np.zeros(0, dtype=np.int64), 0, 0)
-    starts, touched, wrote = _touched(program)
-    lengths = np.diff(starts)[order]
-    total = int(lengths.sum())
-    first = np.cumsum(lengths) - lengths
-    place = np.repeat(np.arange(count), lengths)
-    row = np.arange(total) + np.repeat(starts[order] - first, lengths)
-    value, write = touched[row], wrote[row]
-    # An op touches a value once, so (value, place) names an access: the sort need not be stable.
-    by_value = np.argsort(value * count + place)
-    value, place, write = value[by_value], place[by_value], write[by_value]
-    fresh = np.empty(total, dtype=bool)
-    fresh[:1] = True
-    np.not_equal(value[1:], value[:-1], out=fresh[1:])
-    assert write[fresh].all(), "a planner's sequence reads a value before it is made"
-    # Alive from a write to the last access of its copy.
-    last = np.append(write[1:], True)
-    begin, end = place[write], place[last]
-    held = value[write]
-    end = np.where(fresh[write] & arrays.output[held], count - 1, end)
-    size = arrays.bytes[held]
-    # Sums of doubles are exact below 2**53 bytes, and bincount adds doubles much faster than ufunc.at adds integers.
-    change = np.bincount(begin, weights=size, minlength=count + 1)
-    change -= np.bincount(end + 1, weights=size, minlength=count + 1)
-    timeline = change[:-1].cumsum().astype(np.int64) + arrays.scratch[order]
+    timeline, unmade = _timeline(
+        order,
+        arrays.reads_start,
+        arrays.reads,
+        arrays.writes_start,
+        arrays.writes,
+        arrays.bytes,
+        arrays.output,
+        arrays.scratch,
+    )
+    assert unmade < 0, "a planner's sequence reads a value before it is made"
     return Replay(timeline, int(timeline.max()), int(arrays.ns[order].sum()))
 
 
-def _touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Reads and writes of every op in one list of rows: starts, values, whether it is a write."""
-    arrays = program.arrays
-    reads, writes = np.diff(arrays.reads_start), np.diff(arrays.writes_start)
-    starts = np.zeros(reads.size + 1, dtype=np.int64)
-    np.cumsum(reads + writes, out=starts[1:])
-    values = np.empty(arrays.reads.size + arrays.writes.size, dtype=np.int64)
-    wrote = np.ones(values.size, dtype=bool)
-    at = np.arange(arrays.reads.size) + np.repeat(starts[:-1] - arrays.reads_start[:-1], reads)
-    values[at] = arrays.reads
-    wrote[at] = False
-    at = np.arange(arrays.writes.size) + np.repeat(starts[:-1] + reads - arrays.writes_start[:-1], writes)
-    values[at] = arrays.writes
-    return starts, values, wrote
+@njit(cache=True)
+def _timeline(
+    runs: Ints,
+    reads_start: Ints,
+    reads: Ints,
+    writes_start: Ints,
+    writes: Ints,
+    size: Ints,
+    output: Bools,
+    scratch: Ints,
+) -> tuple[Ints, int]:
+    """Bytes at every run, and the place of a read of what is not made; -1 where there is none."""
+    count = runs.size
+    change = np.zeros(count + 1, dtype=np.int64)
+    last = np.full(size.size, -1, dtype=np.int64)
+    stays = output.copy()
+    for place in range(count):
+        op = runs[place]
+        for at in range(reads_start[op], reads_start[op + 1]):
+            v = reads[at]
+            if last[v] < 0:
+                return change, place
+            last[v] = place
+        for at in range(writes_start[op], writes_start[op + 1]):
+            v = writes[at]
+            if last[v] >= 0:
+                if not stays[v]:
+                    change[last[v] + 1] -= size[v]
+                stays[v] = False
+            last[v] = place
+            change[place] += size[v]
+    for v in range(size.size):
+        if last[v] >= 0 and not stays[v]:
+            change[last[v] + 1] -= size[v]
+    timeline = np.empty(count, dtype=np.int64)
+    there = 0
+    for place in range(count):
+        there += change[place]
+        timeline[place] = there + scratch[runs[place]]
+    return timeline, -1

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from heapq import heappop, heappush
 from types import MappingProxyType
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from lowtide.planners.step import Step
 
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 NOTHING: Mapping[int, Collection[int]] = MappingProxyType({})
 
 
@@ -23,57 +28,135 @@ def expand(step: Step, kept: Collection[int], drops: Mapping[int, Collection[int
     needed before backward begins, and of whose writes none is kept, has its first run in backward.
     Time O(n) plus that of the runs that come out.
     """
-    there = [forced or held for forced, held in zip(step.forced, step.held)]
-    for v in kept:
-        there[v] = True
-    backward = _backward(step, there, drops)
-    return [*_forward(step, kept, backward), *backward]
-
-
-def _backward(step: Step, there: list[bool], drops: Mapping[int, Collection[int]]) -> list[int]:
-    """The backward ops with their reruns; `there` says what is in memory when it begins, and is used up."""
-    reads, writes, writer, forward = step.reads, step.writes, step.writer, step.forward
-    runs: list[int] = []
-    for b in range(step.boundary, len(reads)):
-        wanted = [v for v in reads[b] if forward[v] and not there[v]]
-        if wanted:
-            # Highest number first, so that an op comes out of the heap once, after all that need its writes.
-            heap: list[int] = []
-            needed: set[int] = set()
-            for v in wanted:
-                _push(heap, needed, writer[v])
-            while heap:
-                for v in reads[-heappop(heap)]:
-                    if not there[v]:
-                        _push(heap, needed, writer[v])
-            for op in sorted(needed):
-                runs.append(op)
-                for v in writes[op]:
-                    there[v] = True
-        runs.append(b)
-        for v in drops.get(b, ()):
-            there[v] = step.forced[v] or step.held[v]
+    pairs = sorted((b, v) for b, values in drops.items() for v in values)
+    runs: list[int] = expanded(step, list(kept), pairs).tolist()
     return runs
 
 
-def _push(heap: list[int], needed: set[int], op: int) -> None:
-    if op not in needed:
-        needed.add(op)
-        heappush(heap, -op)
+def expanded(step: Step, kept: Collection[int], drops: Collection[tuple[int, int]]) -> Ints:
+    """`expand` on arrays, for those who ask thousands of times; `drops` are pairs (b, v), by b."""
+    flags = step.flags
+    there = flags.always.copy()
+    there[np.fromiter(kept, np.int64, len(kept))] = True
+    pairs = np.array(drops, dtype=np.int64).reshape(-1, 2)
+    wanted = flags.essential.copy()
+    wanted[step.program.arrays.writer[there & flags.forward & ~flags.always]] = True
+    arrays = step.program.arrays
+    runs: Ints = _expand(
+        step.boundary,
+        arrays.reads_start,
+        arrays.reads,
+        arrays.writes_start,
+        arrays.writes,
+        arrays.writer,
+        flags.always,
+        there,
+        wanted,
+        np.ascontiguousarray(pairs[:, 0]),
+        np.ascontiguousarray(pairs[:, 1]),
+    )
+    return runs
 
 
-def _forward(step: Step, kept: Collection[int], backward: list[int]) -> list[int]:
-    """The forward ops to run before backward: all but those whose first run can wait."""
-    wanted = list(step.essential)
-    made_later = set(backward)
-    for op in range(step.boundary):
-        if op not in made_later:
+@njit(cache=True)
+def _in_order(needed: Ints, found: int, marked: Ints, mark: int) -> None:
+    """Sort the first `found` of `needed`, which are the ops with this mark (a general sort is slow to compile)."""
+    if found < 32:
+        for i in range(1, found):
+            op = needed[i]
+            j = i
+            while j and needed[j - 1] > op:
+                needed[j] = needed[j - 1]
+                j -= 1
+            needed[j] = op
+        return
+    least = most = needed[0]
+    for i in range(1, found):
+        least = min(least, needed[i])
+        most = max(most, needed[i])
+    count = 0
+    for op in range(least, most + 1):
+        if marked[op] == mark:
+            needed[count] = op
+            count += 1
+
+
+@njit(cache=True)
+def _expand(
+    boundary: int,
+    reads_start: Ints,
+    reads: Ints,
+    writes_start: Ints,
+    writes: Ints,
+    writer: Ints,
+    always: Bools,
+    there: Bools,
+    wanted: Bools,
+    drop_after: Ints,
+    drop_value: Ints,
+) -> Ints:
+    """`there` says what is in memory when backward begins, `wanted` which ops must have run; both are used up."""
+    ops = reads_start.size - 1
+    backward = np.empty(2 * ops + 16, dtype=np.int64)
+    count = 0
+    needed = np.empty(boundary + 1, dtype=np.int64)
+    # Marks the backward op for which an op was last found to be needed.
+    marked = np.full(boundary + 1, -1, dtype=np.int64)
+    later = np.zeros(boundary + 1, dtype=np.bool_)
+    drop = 0
+    for b in range(boundary, ops):
+        found = 0
+        for at in range(reads_start[b], reads_start[b + 1]):
+            v = reads[at]
+            op = writer[v]
+            if op < boundary and not there[v] and marked[op] != b:
+                marked[op] = b
+                needed[found] = op
+                found += 1
+        seen = 0
+        while seen < found:
+            op = needed[seen]
+            seen += 1
+            for at in range(reads_start[op], reads_start[op + 1]):
+                v = reads[at]
+                maker = writer[v]
+                if not there[v] and marked[maker] != b:
+                    marked[maker] = b
+                    needed[found] = maker
+                    found += 1
+        if count + found + 1 > backward.size:
+            shorter = backward
+            backward = np.empty(2 * (count + found + 1), dtype=np.int64)
+            for i in range(count):
+                backward[i] = shorter[i]
+        _in_order(needed, found, marked, b)
+        for i in range(found):
+            op = needed[i]
+            later[op] = True
+            backward[count] = op
+            count += 1
+            for at in range(writes_start[op], writes_start[op + 1]):
+                there[writes[at]] = True
+        backward[count] = b
+        count += 1
+        while drop < drop_after.size and drop_after[drop] <= b:
+            if drop_after[drop] == b:
+                there[drop_value[drop]] = always[drop_value[drop]]
+            drop += 1
+    forward = 0
+    for op in range(boundary - 1, -1, -1):
+        # What is never run in backward runs in forward; so does what such an op reads.
+        if wanted[op] or not later[op]:
             wanted[op] = True
-    for v in kept:
-        if step.forward[v]:
-            wanted[step.writer[v]] = True
-    for op in range(step.boundary - 1, -1, -1):
+            forward += 1
+            for at in range(reads_start[op], reads_start[op + 1]):
+                wanted[writer[reads[at]]] = True
+    runs = np.empty(forward + count, dtype=np.int64)
+    place = 0
+    for op in range(boundary):
         if wanted[op]:
-            for v in step.reads[op]:
-                wanted[step.writer[v]] = True
-    return [op for op in range(step.boundary) if wanted[op]]
+            runs[place] = op
+            place += 1
+    for i in range(count):
+        runs[place + i] = backward[i]
+    return runs

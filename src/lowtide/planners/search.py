@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowtide.planners.moves import Reruns, Waits
 from lowtide.planners.replay import Replay, replay
-from lowtide.planners.rerun import NOTHING, expand
+from lowtide.planners.rerun import expanded
 from lowtide.planners.step import Step
+
+Ints = NDArray[np.int64]
+Wait = tuple[int, int, int]  # value, begin, end: see Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +53,9 @@ class Choice:
                 last[v] = at
         return cls(frozenset(v for v in kept if step.forward[v]), frozenset(drops))
 
-    def runs(self, step: Step) -> list[int]:
+    def runs(self, step: Step) -> Ints:
         """The sequence."""
-        if not self.drops:
-            return expand(step, self.kept, NOTHING)
-        drops: dict[int, list[int]] = {}
-        for b, v in self.drops:
-            drops.setdefault(b, []).append(v)
-        return expand(step, self.kept, drops)
+        return expanded(step, self.kept, sorted(self.drops))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,8 @@ class Tried:
     """A choice with the sequence that comes of it and what that costs."""
 
     choice: Choice
-    runs: NDArray[np.int64]
+    runs: Ints
     seen: Replay
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A stretch of the sequence over which a value is there, or away, between two accesses of it.
-
-    value   the value
-    begin   place of the run that touches it last
-    end     place of the run that touches it next
-    """
-
-    value: int
-    begin: int
-    end: int
 
 
 class Search:
@@ -87,15 +73,13 @@ class Search:
     def __init__(self, step: Step, budget: int, tries: int) -> None:
         self.step, self.budget, self.left = step, budget, tries
         self.size: list[int] = step.program.arrays.bytes.tolist()
-        self.ns: list[int] = step.program.arrays.ns.tolist()
-        self.movable = [
-            made and not forced and not held for made, forced, held in zip(step.forward, step.forced, step.held)
-        ]
+        self.movable: list[bool] = step.flags.movable.tolist()
+        self.worth = step.program.arrays.ns[step.program.arrays.writer] / np.maximum(1, step.program.arrays.bytes)
 
     def attempt(self, choice: Choice) -> Tried:
         """Replay a choice."""
         self.left -= 1
-        runs = np.array(choice.runs(self.step), dtype=np.int64)
+        runs = choice.runs(self.step)
         return Tried(choice, runs, replay(self.step.program, runs))
 
     def fits(self, tried: Tried) -> bool:
@@ -111,8 +95,9 @@ class Search:
             over = self._over(tried)
             best: tuple[float, Tried] | None = None
             at = tried.seen.at
-            waiting = {w.value for w in self._waits_at(tried, at)}
-            for choice in self._drops_at(tried, at, width):
+            waits = self._waits_at(tried, at)
+            waiting = {v for v, _, _ in waits}
+            for choice in self._drops_at(tried, waits[:width]):
                 new = self._attempt_drop(choice, at, waiting, over)
                 freed = over - self._over(new)
                 if freed > 0:
@@ -137,13 +122,15 @@ class Search:
 
     def _undo_one(self, tried: Tried, refused: set[tuple[int, int]]) -> Tried | None:
         """The first undoing that helps; those that do not are added to `refused` and not tried again."""
-        for name, choice, wants in self._undone(tried):
+        undoings = Undoings(self.step, tried)
+        for i in undoings.order.tolist():
+            name = undoings.name(i)
             if name in refused:
                 continue
             if self.left <= 0:
                 return None
-            if all(self._room(tried, wait) >= self.size[wait.value] for wait in wants):
-                new = self.attempt(choice)
+            if all(self._room(tried, wait) >= self.size[wait[0]] for wait in undoings.wants(i)):
+                new = self.attempt(undoings.choice(i))
                 if self.fits(new) and new.seen.time < tried.seen.time:
                     return new
             refused.add(name)
@@ -178,11 +165,9 @@ class Search:
     def _over(self, tried: Tried) -> int:
         return int(np.maximum(tried.seen.timeline - self.budget, 0).sum())
 
-    def _drops_at(self, tried: Tried, at: int, width: int) -> Iterator[Choice]:
-        """The `width` most promising choices to drop one value that waits while run `at` runs."""
-        waits = self._waits_at(tried, at)
-        waits.sort(key=lambda w: self.ns[self.step.writer[w.value]] / self.size[w.value])
-        for wait in waits[:width]:
+    def _drops_at(self, tried: Tried, waits: list[Wait]) -> Iterator[Choice]:
+        """The choices to drop one of these."""
+        for wait in waits:
             choice = self._without(tried, wait, tried.choice)
             if choice is not None:
                 yield choice
@@ -195,7 +180,7 @@ class Search:
                 break
             more: Choice | None = new.choice
             for wait in self._waits_at(new, at):
-                if wait.value not in waiting and more is not None:
+                if wait[0] not in waiting and more is not None:
                     more = self._without(new, wait, more)
             if more is None or more == new.choice:
                 break
@@ -203,76 +188,75 @@ class Search:
         return new
 
     def _waits_at(self, tried: Tried, at: int) -> list[Wait]:
-        return [w for w in self._waits(tried.runs) if w.begin < at < w.end and self.size[w.value]]
+        """What waits while run `at` runs, least time a byte first."""
+        waits = Waits.of(self.step, tried.runs).across(at)
+        order = np.argsort(self.worth[waits.value], kind="stable")
+        order = order[self.step.program.arrays.bytes[waits.value[order]] > 0]
+        return list(zip(waits.value[order].tolist(), waits.begin[order].tolist(), waits.end[order].tolist()))
 
     def _without(self, tried: Tried, wait: Wait, choice: Choice) -> Choice | None:
         """The choice with the value away over a stretch; None where it cannot be."""
-        if wait.begin < self._begin_of_backward(tried.runs):
-            return Choice(choice.kept - {wait.value}, choice.drops) if wait.value in choice.kept else None
-        after = wait.begin
+        value, begin, end = wait
+        if begin < self._begin_of_backward(tried.runs):
+            return Choice(choice.kept - {value}, choice.drops) if value in choice.kept else None
+        after = begin
         while tried.runs[after] < self.step.boundary:
             after += 1
         # It goes after its last read before then, and so is away from `begin` on even where `after` comes later.
-        return Choice(choice.kept, choice.drops | {(int(tried.runs[after]), wait.value)}) if after < wait.end else None
+        return Choice(choice.kept, choice.drops | {(int(tried.runs[after]), value)}) if after < end else None
 
-    def _waits(self, runs: NDArray[np.int64]) -> list[Wait]:
-        """Stretches over which a movable value is there untouched."""
-        last: dict[int, int] = {}
-        waits = []
-        reads, writes, movable = self.step.reads, self.step.writes, self.movable
-        for at, op in enumerate(runs.tolist()):
-            for v in reads[op]:
-                if movable[v]:
-                    if at - last[v] > 1:
-                        waits.append(Wait(v, last[v], at))
-                    last[v] = at
-            for v in writes[op]:
-                last[v] = at
-        return waits
-
-    def _begin_of_backward(self, runs: NDArray[np.int64]) -> int:
+    def _begin_of_backward(self, runs: Ints) -> int:
         return int(np.argmax(runs >= self.step.boundary))
-
-    def _undone(self, tried: Tried) -> list[tuple[tuple[int, int], Choice, list[Wait]]]:
-        """Every rerun undone, best first: the op and the moment it served, the choice without it, and where values
-        must be there instead.
-        """
-        reads, writes, boundary = self.step.reads, self.step.writes, self.step.boundary
-        runs = tried.runs.tolist()
-        last: dict[int, int] = {}
-        replaced: dict[int, tuple[int, int]] = {}
-        waits: dict[int, list[Wait]] = {}
-        place: dict[int, int] = {}
-        for at, op in enumerate(runs):
-            for v in reads[op]:
-                if v in replaced:
-                    # A copy that nobody reads need not be there instead.
-                    rerun, before = replaced.pop(v)
-                    waits[rerun].append(Wait(v, before, rerun))
-                last[v] = at
-            if op < boundary and op in place:
-                waits[at] = []
-                replaced.update((v, (at, last[v])) for v in writes[op] if self.movable[v])
-            for v in writes[op]:
-                last[v] = at
-            place[op] = at
-        begins = self._begin_of_backward(tried.runs)
-        dropped: dict[int, list[int]] = {}
-        for b, v in tried.choice.drops:
-            dropped.setdefault(v, []).append(b)
-        found = []
-        for rerun, wants in waits.items():
-            kept = tried.choice.kept | {w.value for w in wants if w.begin < begins}
-            drops = tried.choice.drops - {
-                (b, w.value) for w in wants for b in dropped.get(w.value, ()) if w.begin <= place[b] < rerun
-            }
-            rent = sum(self.size[w.value] * (rerun - w.begin) for w in wants)
-            name = (runs[rerun], self.step.boundary + int((tried.runs[:rerun] >= boundary).sum()))
-            found.append((-self.ns[runs[rerun]] / (1 + rent), name, Choice(kept, drops), wants))
-        found.sort(key=lambda move: move[:2])
-        return [move[1:] for move in found]
 
     def _room(self, tried: Tried, wait: Wait) -> int:
         """Bytes free all along a stretch."""
-        stretch = tried.seen.timeline[wait.begin + 1 : wait.end]
+        stretch = tried.seen.timeline[wait[1] + 1 : wait[2]]
         return self.budget - int(stretch.max()) if stretch.size else self.budget
+
+
+class Undoings:
+    """Every rerun of a try undone: `order` says which are best, most time saved per byte and run first."""
+
+    def __init__(self, step: Step, tried: Tried) -> None:
+        self.step, self.tried = step, tried
+        self.reruns = Reruns.of(step, tried.runs)
+        self.ops = tried.runs[self.reruns.place]
+        self.is_backward = tried.runs >= step.boundary
+        self.served = self.is_backward.cumsum()[self.reruns.place]
+        gain = step.program.arrays.ns[self.ops] / (1 + self.reruns.rent(step))
+        self.order = np.lexsort((self.served, self.ops, -gain))
+
+    @cached_property
+    def _dropped(self) -> dict[int, list[int]]:
+        """Per value, after which backward ops it is dropped."""
+        dropped: dict[int, list[int]] = {}
+        for b, v in self.tried.choice.drops:
+            dropped.setdefault(v, []).append(b)
+        return dropped
+
+    def name(self, i: int) -> tuple[int, int]:
+        """The op and the moment it served."""
+        return int(self.ops[i]), int(self.served[i])
+
+    def wants(self, i: int) -> list[Wait]:
+        """Where values must be there instead."""
+        begin, end = self.reruns.start[i : i + 2].tolist()
+        place = int(self.reruns.place[i])
+        return [
+            (v, was, place)
+            for v, was in zip(self.reruns.value[begin:end].tolist(), self.reruns.begin[begin:end].tolist())
+        ]
+
+    def choice(self, i: int) -> Choice:
+        """The choice without the rerun."""
+        tried, place = self.tried, int(self.reruns.place[i])
+        begins = int(np.argmax(self.is_backward))
+        kept: set[int] = set()
+        drops: set[tuple[int, int]] = set()
+        for v, was, _ in self.wants(i):
+            if was < begins:
+                kept.add(v)
+            if v in self._dropped:
+                between = tried.runs[was:place]
+                drops.update((b, v) for b in self._dropped[v] if (between == b).any())
+        return Choice(tried.choice.kept | kept, tried.choice.drops - drops)

@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lowtide.program import Program, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Facts of a Step as arrays, for code that must be fast.
+
+    forward     per value, see Step
+    always      per value, whether it is there all through backward at no choice: forced or held
+    movable     per value, whether there is a choice: made in forward, neither forced nor held
+    essential   per forward op, see Step
+    """
+
+    forward: NDArray[np.bool_]
+    always: NDArray[np.bool_]
+    movable: NDArray[np.bool_]
+    essential: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,13 @@ class Step:
             forced=tuple(made and not program.ops[op].rerunnable for made, op in zip(forward, writer)),
             essential=_essential(program, boundary, reads, writer),
         )
+
+    @cached_property
+    def flags(self) -> Flags:
+        """The same facts as arrays; made once."""
+        forward = np.array(self.forward, dtype=bool)
+        always = np.array(self.forced, dtype=bool) | np.array(self.held, dtype=bool)
+        return Flags(forward, always, forward & ~always, np.array(self.essential, dtype=bool))
 
 
 def _essential(
