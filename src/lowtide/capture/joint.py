@@ -23,6 +23,7 @@ from torch import fx
 
 from lowtide import _compat
 from lowtide.capture import hazards, source, storage
+from lowtide.capture.step import ENTER, LEAVE
 from lowtide.captured import (
     Action,
     Call,
@@ -39,7 +40,7 @@ from lowtide.captured import (
 from lowtide.errors import UnsupportedModel
 from lowtide.program import Op, Phase, Program, Role, Value
 
-LEAVE, ENTER, TAKE, GIVE = "leave", "enter", "take generator state", "hand over gradients"
+TAKE, GIVE = "take generator state", "hand over gradients"
 
 
 def capture(

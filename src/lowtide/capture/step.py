@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from lowtide.program import Op, Program, Value
 
+LEAVE, ENTER = "leave", "enter"
+
 
 def join(programs: Sequence[Program]) -> Program:
     """The Program of a step that runs these graphs one after another; one graph is its own step."""
@@ -47,8 +49,21 @@ def split(programs: Sequence[Program], runs: Sequence[int]) -> list[list[int]]:
 
 
 def settle(programs: Sequence[Program], runs: Sequence[int]) -> list[int]:
-    """The order in which a joined sequence really runs: every graph's runs within its own forward and backward."""
-    return in_turn(programs, split(programs, runs))
+    """The order in which a joined sequence really runs: every graph's runs within its own forward and backward, and
+    what a graph hands out at the end of its forward, wherever the sequence says so.
+    """
+    parts = split(programs, runs)
+    return in_turn(programs, [_leave_last(program, part) for program, part in zip(programs, parts, strict=True)])
+
+
+def _leave_last(program: Program, part: list[int]) -> list[int]:
+    leave = program.boundary - 1
+    if leave < 0 or program.ops[leave].name != LEAVE:
+        return part
+    end = next((i for i, op in enumerate(part) if op > leave and program.ops[op].name == ENTER), len(part))
+    if leave not in part[:end]:
+        return part
+    return [op for op in part[:end] if op != leave] + [leave] + part[end:]
 
 
 def in_turn(programs: Sequence[Program], parts: Sequence[Sequence[int]]) -> list[int]:
