@@ -79,7 +79,7 @@ def test_a_golden_plan() -> None:
 
 def test_the_message_says_what_is_needed_and_where() -> None:
     """What was wanted, what was found, where."""
-    with pytest.raises(BudgetTooSmall, match="priced: no plan of this kind fits in 20 bytes: at least 50 are needed"):
+    with pytest.raises(BudgetTooSmall, match="priced: no plan of this kind fits in 20 bytes: at least 40 are needed"):
         priced.solve(chain(9), 20)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
 from lowtide.plan import Bound, Plan
+from lowtide.planners.choice import Choice, Tried
 from lowtide.planners.floor import floor
 from lowtide.planners.prices import Prices, Relaxed
 from lowtide.planners.promise import every_op_once, promise, too_small
 from lowtide.planners.replay import replay
-from lowtide.planners.search import Choice, Search, Tried
+from lowtide.planners.search import Search
 from lowtide.planners.step import Step
 from lowtide.program import Program
 
@@ -42,20 +45,20 @@ def solve(program: Program, budget: int) -> Plan:
         raise too_small(program, plain, budget, planner=NAME)
     fits, least = _fitting(step, budget)
     if not fits:
-        lowest = floor(step, peak, lambda smaller: _fitting(step, smaller)[0], tries(step))
+        lowest = floor(step, lambda smaller: _fitting(step, smaller)[0], tries(step))
         if lowest.seen.peak > budget:
             raise too_small(program, lowest.runs.tolist(), budget, planner=NAME)
         fits = [lowest]
     search = Search(step, budget, tries(step))
     best = min((search.polish(tried) for tried in fits[:3]), key=lambda tried: (tried.seen.time, tried.seen.peak))
     search.left = tries(step) // 4
-    best = search.wander(best)
+    best = search.wander(best, least.time)
     return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=least)
 
 
 def tries(step: Step) -> int:
     """How many replays a search may take: a few seconds' worth, and less for a small step."""
-    return min(20 * len(step.reads), 200 + 1_000_000 // len(step.reads))
+    return min(100 * len(step.reads), 400 + 4_000_000 // len(step.reads))
 
 
 def _fitting(step: Step, budget: int) -> tuple[list[Tried], Bound]:
@@ -63,14 +66,15 @@ def _fitting(step: Step, budget: int) -> tuple[list[Tried], Bound]:
     return fitting(relaxed, Search(step, budget, tries(step))), least
 
 
-def narrowed(step: Step, budget: int) -> tuple[Relaxed, Bound]:
+def narrowed(step: Step, budget: int, dear: Collection[int] = ()) -> tuple[Relaxed, Bound]:
     """The relaxation that sees exactly the moments at which memory has a price, and what it proves.
 
-    Which moments those are is only known once it is solved, so it is solved a few times.
+    Which moments those are is only known once it is solved, so it is solved a few times; those that were `dear` at a
+    budget nearby are a good beginning.
     """
-    seen: set[int] = set()
+    seen: set[int] = set(dear)
     least = every_op_once(step.program)
-    relaxed = Relaxed.of(step)
+    relaxed = Relaxed.of(step, seen)
     while (prices := relaxed.solve(budget)) is not None:
         proven = relaxed.bound(prices, budget)
         if proven.time > least.time:

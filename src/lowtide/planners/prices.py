@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,7 @@ class Relaxed:
 
     fixed   bytes that are there at t whatever is chosen: gradients, outputs, and what backward op t reads
     gaps    see Gap; all those of values that backward reads
+    instants  moments, beside the first, that are seen exactly
     """
 
     step: Step
@@ -70,6 +71,7 @@ class Relaxed:
     charges: tuple[Charge, ...]
     fixed: tuple[int, ...]
     gaps: tuple[Gap, ...]
+    instants: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, step: Step, instants: Iterable[int] = ()) -> Relaxed:
@@ -80,9 +82,10 @@ class Relaxed:
         """
         builder = _Builder(step)
         builder.build()
-        for t in sorted(set(instants) - {0}):
+        seen = sorted(set(instants) - {0})
+        for t in seen:
             builder.instant(t)
-        return builder.relaxed()
+        return replace(builder.relaxed(), instants=tuple(seen))
 
     def solve(self, budget: int, margin: Floats | None = None) -> Prices | None:
         """The least cost within the budget, less `margin` bytes at each moment; None where there is none."""

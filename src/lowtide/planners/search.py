@@ -2,76 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lowtide.planners.choice import Choice, Tried
+from lowtide.planners.front import Front
 from lowtide.planners.moves import Reruns, Waits
-from lowtide.planners.replay import Replay, replay
-from lowtide.planners.rerun import expanded
 from lowtide.planners.step import Step
 
 Ints = NDArray[np.int64]
 Wait = tuple[int, int, int]  # value, begin, end: see Waits
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What is kept across the boundary, and what is dropped after which backward op (see `rerun.expand`)."""
-
-    kept: frozenset[int]
-    drops: frozenset[tuple[int, int]] = frozenset()
-
-    @classmethod
-    def of(cls, step: Step, runs: Sequence[int]) -> Choice:
-        """The choice that keeps and drops what a sequence does; its own sequence may run an op later than that."""
-        served: list[int] = []
-        following = len(step.reads)
-        for op in reversed(runs):
-            following = op if op >= step.boundary else following
-            served.append(following)
-        served.reverse()
-        begins = next((at for at, op in enumerate(runs) if op >= step.boundary), len(runs))
-        last: dict[int, int] = {}
-        kept: set[int] = set()
-        drops: set[tuple[int, int]] = set()
-        made_again: set[int] = set()
-        for at, op in enumerate(runs):
-            for v in step.reads[op]:
-                if at >= begins and v not in made_again:
-                    kept.add(v)
-                last[v] = at
-            for v in step.writes[op]:
-                if v in last and last[v] >= begins and served[last[v]] < served[at]:
-                    drops.add((served[last[v]], v))
-                if at >= begins:
-                    made_again.add(v)
-                last[v] = at
-        return cls(frozenset(v for v in kept if step.forward[v]), frozenset(drops))
-
-    def runs(self, step: Step) -> Ints:
-        """The sequence."""
-        return expanded(step, self.kept, sorted(self.drops))
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A choice with the sequence that comes of it and what that costs."""
-
-    choice: Choice
-    runs: Ints
-    seen: Replay
-
-
 class Search:
-    """Tries choices for one step and budget; `left` tries remain before it settles for what it has."""
+    """Tries choices for one step and budget; `left` tries remain before it settles for what it has.
+
+    What no other try beats in both peak and time is in `front`.
+    """
 
     def __init__(self, step: Step, budget: int, tries: int) -> None:
         self.step, self.budget, self.left = step, budget, tries
+        self.front = Front()
         self.size: list[int] = step.program.arrays.bytes.tolist()
         self.movable: list[bool] = step.flags.movable.tolist()
         self.worth = step.program.arrays.ns[step.program.arrays.writer] / np.maximum(1, step.program.arrays.bytes)
@@ -79,8 +34,9 @@ class Search:
     def attempt(self, choice: Choice) -> Tried:
         """Replay a choice."""
         self.left -= 1
-        runs = choice.runs(self.step)
-        return Tried(choice, runs, replay(self.step.program, runs))
+        tried = Tried.of(self.step, choice)
+        self.front.add(tried)
+        return tried
 
     def fits(self, tried: Tried) -> bool:
         """Whether the peak is within the budget."""
@@ -97,13 +53,13 @@ class Search:
             at = tried.seen.at
             waits = self._waits_at(tried, at)
             waiting = {v for v, _, _ in waits}
-            for choice in self._drops_at(tried, waits[:width]):
-                new = self._attempt_drop(choice, at, waiting, over)
-                freed = over - self._over(new)
-                if freed > 0:
-                    price = (new.seen.time - tried.seen.time) / freed
-                    if best is None or price < best[0]:
-                        best = (price, new)
+            for wait in waits[:width]:
+                for new in self._dropped(tried, wait, at, waiting, over):
+                    freed = over - self._over(new)
+                    if freed > 0:
+                        price = (new.seen.time - tried.seen.time) / freed
+                        if best is None or price < best[0]:
+                            best = (price, new)
             if best is None:
                 break
             tried = best[1]
@@ -136,21 +92,23 @@ class Search:
             refused.add(name)
         return None
 
-    def wander(self, tried: Tried, seed: int = 0) -> Tried:
+    def wander(self, tried: Tried, least: int = 0, seed: int = 0) -> Tried:
         """Hold a few values more, repair and polish, as long as tries are left; the best seen.
+
+        It ends when the time is down to `least`, below which nothing is.
 
         A step is taken if it is hardly worse; the numbers drawn are the same every time.
         """
         random = Random(seed)
         best = here = tried
-        while self.left > 0:
+        while self.left > 0 and best.seen.time > least:
             away = [v for v, movable in enumerate(self.movable) if movable and v not in here.choice.kept]
             drops = sorted(here.choice.drops)
             if not away and not drops:
                 break
             more = random.sample(away, min(random.randint(1, 4), len(away)))
             fewer = random.sample(drops, min(random.randint(0, 2), len(drops)))
-            new = self.repair(self.attempt(Choice(here.choice.kept | set(more), here.choice.drops - set(fewer))))
+            new = self.repair(self.attempt(Choice(here.choice.kept | set(more), here.choice.drops - set(fewer))), 10)
             if not self.fits(new):
                 continue
             new = self.polish(new)
@@ -165,16 +123,43 @@ class Search:
     def _over(self, tried: Tried) -> int:
         return int(np.maximum(tried.seen.timeline - self.budget, 0).sum())
 
-    def _drops_at(self, tried: Tried, waits: list[Wait]) -> Iterator[Choice]:
-        """The choices to drop one of these."""
-        for wait in waits:
-            choice = self._without(tried, wait, tried.choice)
-            if choice is not None:
-                yield choice
-
-    def _attempt_drop(self, choice: Choice, at: int, waiting: set[int], over: int) -> Tried:
-        """Try a drop; where what it is made from stays in its place, try to drop that as well."""
+    def _dropped(self, tried: Tried, wait: Wait, at: int, waiting: set[int], over: int) -> Iterator[Tried]:
+        """Ways to have a value away while run `at` runs."""
+        choice = self._without(tried, wait, tried.choice)
+        if choice is None:
+            return
         new = self.attempt(choice)
+        if self._over(new) >= over:
+            passing = self._in_passing(tried, new, wait)
+            if passing is not None and self.left > 0:
+                yield self.attempt(passing)
+            new = self._with_sources(new, at, waiting, over)
+        yield new
+
+    def _in_passing(self, old: Tried, new: Tried, wait: Wait) -> Choice | None:
+        """The choice in which what is made only on the way to the value that was dropped is dropped at once."""
+        value, begin, _ = wait
+        step = self.step
+        made = np.flatnonzero(new.runs == step.writer[value])
+        made = made[made > begin]
+        if not made.size:
+            return None
+        stops = np.flatnonzero(new.runs >= step.boundary)
+        after = int(np.searchsorted(stops, made[0]))
+        if not 0 < after < stops.size:
+            return None
+        b = int(new.runs[stops[after]])
+        before = int(np.flatnonzero(old.runs == b)[0])
+        first = before
+        while first and old.runs[first - 1] < step.boundary:
+            first -= 1
+        usual = set(old.runs[first:before].tolist())
+        fresh = (op for op in new.runs[stops[after - 1] + 1 : stops[after]].tolist() if op not in usual)
+        drops = {(b, v) for op in fresh for v in step.writes[op] if v != value and self.movable[v]}
+        return Choice(new.choice.kept, new.choice.drops | drops)
+
+    def _with_sources(self, new: Tried, at: int, waiting: set[int], over: int) -> Tried:
+        """Where what a dropped value is made from stays in its place, drop that as well."""
         for _ in range(8):
             if self._over(new) < over or self.left <= 0:
                 break

@@ -1,0 +1,150 @@
+"""Ladder: budgets from nothing to the plain step's peak, halved again and again, and what is found at each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from lowtide.planners import nested, priced
+from lowtide.planners.choice import Choice, Tried
+from lowtide.planners.floor import floor
+from lowtide.planners.front import Front
+from lowtide.planners.search import Search
+from lowtide.planners.segments import Segments
+from lowtide.planners.step import Step
+from lowtide.planners.working_set import WorkingSet
+
+SINKING = 15_000  # tries to bring the lowest peak down
+WIDE = 0.01  # of the plain step's time: a gap at which segments of segments are looked at too
+
+
+@dataclass
+class Rung:
+    """What is found at one budget: the try that stands for it, all that may serve budgets nearby, and dear moments."""
+
+    best: Tried | None
+    front: Front = field(default_factory=Front)
+    dear: frozenset[int] = frozenset()
+
+
+class Ladder:
+    """Fast plans for one step at any budget, such that more bytes are never slower and fewer never hold more.
+
+    Searches are not monotone: one at a larger budget may end with a slower plan. So budgets are halved from the plain
+    step's peak down to the one that is asked for. What is found at a rung stands for it once and for all, and bounds
+    what may be used between it and the next: nothing faster than what the rung above has, or slower than the rung
+    below; nor with a higher peak than the one, or a lower peak than the other. Two budgets with a rung between them
+    so compare as they should. Between two neighbouring rungs at the foot, budgets are served from the same tries.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.plain = Tried.of(step, Choice(frozenset(v for v, made in enumerate(step.forward) if made)))
+        self.tries = min(20 * len(step.reads), 600 + 400_000 // len(step.reads))
+        self.rungs: dict[int, Rung] = {}
+
+    @property
+    def levels(self) -> int:
+        """How often budgets are halved."""
+        ops = len(self.step.reads)
+        return 6 if ops <= 3000 else 4 if ops <= 6000 else 2
+
+    @cached_property
+    def segments(self) -> Segments:
+        """The step's segments."""
+        return nested.segmented(self.step)
+
+    @cached_property
+    def working_set(self) -> WorkingSet:
+        """The bytes that no plan can do without."""
+        return WorkingSet.of(self.step)
+
+    @cached_property
+    def lowest(self) -> Tried:
+        """The try of least peak."""
+        best = floor(self.step, self._nested, SINKING)
+        while (lower := self._between(best.seen.peak - 1)) is not None:
+            best = lower
+        return best
+
+    def _nested(self, budget: int) -> list[Tried]:
+        return nested.fitting(self.segments, Search(self.step, budget, self.tries))
+
+    def fastest(self, budget: int) -> Tried | None:
+        """The fastest try whose peak is at most `budget`; None where not even the lowest is."""
+        if budget >= self.plain.seen.peak:
+            return self.plain
+        if budget < self.working_set.bytes:
+            return None
+        found = self._between(budget)
+        if found is None and self.lowest.seen.peak <= budget:
+            return self.lowest
+        return found
+
+    def _between(self, budget: int) -> Tried | None:
+        """As `fastest`, but for the lowest."""
+        low, high = 0, self.plain.seen.peak
+        left: Tried | None = None
+        right = self.plain
+        fronts: list[Front] = []
+        dear: frozenset[int] = frozenset()
+        for _ in range(self.levels):
+            middle = (low + high) // 2
+            if middle == low or (left is not None and left.seen.time == right.seen.time):
+                break
+            if middle not in self.rungs:
+                self.rungs[middle] = self._rung(middle, left, right, dear)
+            rung = self.rungs[middle]
+            fronts.append(rung.front)
+            if budget >= middle:
+                low, left = middle, rung.best
+            elif rung.best is None:
+                return None
+            else:
+                high, right, dear = middle, rung.best, rung.dear
+        fronts.append(self._rung(budget, left, right, dear).front)
+        return self._chosen(budget, left, right, fronts)
+
+    def _rung(self, budget: int, left: Tried | None, right: Tried, dear: frozenset[int]) -> Rung:
+        """Search at a budget between those of `left` and `right`, whose dear moments are known."""
+        if budget < self.working_set.bytes:
+            return Rung(None)
+        if right.seen.peak <= budget:
+            return Rung(right)
+        search = Search(self.step, budget, self.tries)
+        relaxed, bound = priced.narrowed(self.step, budget, dear)
+        if left is not None and left.seen.time <= bound.time:
+            return Rung(left)
+        fits = priced.fitting(relaxed, search)
+        plain = self.plain.seen.time
+        if not fits or fits[0].seen.time - bound.time > WIDE * plain:
+            fits += nested.fitting(self.segments, search)
+        mended = search.repair(right)
+        fits += [tried for tried in (left, mended) if tried is not None and search.fits(tried)]
+        fits = sorted({tried.rank: tried for tried in fits}.values(), key=lambda tried: tried.rank)
+        polished = sorted((search.polish(tried) for tried in fits[:3]), key=lambda tried: tried.rank)
+        if polished:
+            tight = polished[0].seen.time - bound.time > WIDE * plain
+            search.left = 2 * self.tries if tight else self.tries // 4
+            search.wander(polished[0], bound.time)
+        return Rung(
+            self._chosen(budget, left, right, [search.front, Front(polished)]),
+            search.front,
+            frozenset(relaxed.instants),
+        )
+
+    def _chosen(self, budget: int, left: Tried | None, right: Tried, fronts: list[Front]) -> Tried | None:
+        """The fastest of some tries that fits, within what the rungs on both sides allow."""
+        if right.seen.peak <= budget:
+            return right
+        best = left
+        for front in fronts:
+            for tried in front:
+                if (
+                    tried.seen.peak <= budget
+                    and tried.seen.time >= right.seen.time
+                    and (left is None or tried.seen.peak >= left.seen.peak)
+                    and (best is None or tried.rank < best.rank)
+                ):
+                    best = tried
+        return best
