@@ -23,7 +23,7 @@ from torch import fx
 
 from lowtide import _compat
 from lowtide.capture import hazards, source, storage
-from lowtide.capture.step import ENTER, LEAVE
+from lowtide.capture.step import ENTER, GIVE, LEAVE
 from lowtide.captured import (
     Action,
     Call,
@@ -40,7 +40,7 @@ from lowtide.captured import (
 from lowtide.errors import UnsupportedModel
 from lowtide.program import Op, Phase, Program, Role, Value
 
-TAKE, GIVE = "take generator state", "hand over gradients"
+TAKE = "take generator state"
 
 
 def capture(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lowtide.program import Op, Program, Value
 
-LEAVE, ENTER = "leave", "enter"
+LEAVE, ENTER, GIVE = "leave", "enter", "hand over gradients"
 
 
 def join(programs: Sequence[Program]) -> Program:
@@ -49,21 +49,22 @@ def split(programs: Sequence[Program], runs: Sequence[int]) -> list[list[int]]:
 
 
 def settle(programs: Sequence[Program], runs: Sequence[int]) -> list[int]:
-    """The order in which a joined sequence really runs: every graph's runs within its own forward and backward, and
-    what a graph hands out at the end of its forward, wherever the sequence says so.
+    """The order in which a joined sequence really runs: every graph's runs within its own forward and backward, at the
+    end of which it hands over its outputs and its gradients, wherever the sequence says so.
     """
     parts = split(programs, runs)
-    return in_turn(programs, [_leave_last(program, part) for program, part in zip(programs, parts, strict=True)])
+    return in_turn(programs, [_hand_over_last(program, part) for program, part in zip(programs, parts, strict=True)])
 
 
-def _leave_last(program: Program, part: list[int]) -> list[int]:
-    leave = program.boundary - 1
-    if leave < 0 or program.ops[leave].name != LEAVE:
-        return part
-    end = next((i for i, op in enumerate(part) if op > leave and program.ops[op].name == ENTER), len(part))
-    if leave not in part[:end]:
-        return part
-    return [op for op in part[:end] if op != leave] + [leave] + part[end:]
+def _hand_over_last(program: Program, part: list[int]) -> list[int]:
+    cut = next((i for i, op in enumerate(part) if program.ops[op].name == ENTER), len(part))
+    halves = part[:cut], part[cut:]
+    return [op for half, name in zip(halves, (LEAVE, GIVE), strict=True) for op in _last(program, half, name)]
+
+
+def _last(program: Program, half: list[int], name: str) -> list[int]:
+    """The runs with those of the op of this name at the end."""
+    return sorted(half, key=lambda op: program.ops[op].name == name)
 
 
 def in_turn(programs: Sequence[Program], parts: Sequence[Sequence[int]]) -> list[int]:
