@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
@@ -129,6 +130,34 @@ def tracing_options() -> contextlib.AbstractContextManager[Any]:
         fail_on_recompile_limit_hit=True,
         suppress_errors=False,
     )
+
+
+class _Noted(dict[Any, Any]):
+    """Dynamo's answers to code that asks whether it is being compiled; notes who asks, PyTorch itself left out."""
+
+    def __init__(self, answers: Mapping[Any, Any], askers: set[str]) -> None:
+        super().__init__(answers)
+        self._askers = askers
+
+    def __getitem__(self, asked: Any) -> Any:
+        translator = sys._getframe(1).f_locals.get("tx")
+        asker = str(translator.f_globals.get("__name__", "")) if translator is not None else ""
+        if super().__getitem__(asked) and asker and asker.partition(".")[0] != "torch":
+            self._askers.add(asker)
+        return super().__getitem__(asked)
+
+
+@contextlib.contextmanager
+def noting_askers(askers: set[str]) -> Iterator[None]:
+    """Within it, modules whose traced code asks whether it is being compiled, and is told so, are added to `askers`."""
+    from torch._dynamo.variables import torch as traced
+
+    plain = traced.tracing_state_functions
+    traced.tracing_state_functions = lambda: _Noted(plain(), askers)
+    try:
+        yield
+    finally:
+        traced.tracing_state_functions = plain
 
 
 class _Within:

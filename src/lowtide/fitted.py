@@ -315,8 +315,17 @@ class Fitted:
             self._traces += 1
             self._reasons = _compat.graph_breaks()
         self._codes.add(code)
-        with _compat.eager_kernels(kernels.for_tensors(self.model.parameters())), _compat.tracing_options():
+        askers: set[str] = set()
+        chosen = kernels.for_tensors(self.model.parameters())
+        with _compat.eager_kernels(chosen), _compat.tracing_options(), _compat.noting_askers(askers):
             yield
+        if askers and "askers" not in self._said:
+            self._said.add("askers")
+            log.info(
+                "lowtide: %s asks whether it is being compiled, and is told so. Where it then takes another path than "
+                "in plain PyTorch, the step is that path's, to the last bit.",
+                " and ".join(sorted(askers)),
+            )
 
     def share_constants(self, joint: fx.GraphModule) -> None:
         """Have a graph use the constants of the graphs before it, where they are the same."""
