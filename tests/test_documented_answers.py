@@ -1,16 +1,23 @@
-"""Every `lowtide solve` example in docs/methods prints what the document says."""
+"""What docs/methods shows is what happens: `lowtide solve` lines, Python sessions, and what is made from benchmarks."""
 
 from __future__ import annotations
 
+import doctest
+import importlib.util
 import io
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lowtide import solve
+from lowtide import program, solve
+from lowtide.planners.registry import PLANNERS
+from tests.planners.test_planners import chain
 
-METHODS = Path(__file__).parents[1] / "docs" / "methods"
+ROOT = Path(__file__).parents[1]
+METHODS = ROOT / "docs" / "methods"
 EXAMPLE = re.compile(r"^\$ echo '(.*)' \| lowtide solve (\w+)\n(.*)$", re.MULTILINE)
 EXAMPLES = [(path.name, *match) for path in sorted(METHODS.glob("*.md")) for match in EXAMPLE.findall(path.read_text())]
 
@@ -23,4 +30,35 @@ def test_the_example_prints_what_it_says(page: str, problem: str, method: str, p
 
 
 def test_there_are_examples() -> None:
-    assert {"min_peak.md", "rotor.md", "exact.md"} <= {page for page, *_ in EXAMPLES}
+    pages = {"min_peak.md", "rotor.md", "exact.md", "lower_sets.md", "closed_sets.md"}
+    assert pages <= {page for page, *_ in EXAMPLES}
+
+
+@pytest.mark.parametrize("page", ["programs", "sqrt", "greedy", "keep_all", "exact"])
+def test_the_session_goes_as_written(page: str) -> None:
+    """`nine` is what the page on programs makes."""
+    names = {**vars(program), "PLANNERS": PLANNERS, "nine": chain(9)}
+    found = doctest.testfile(str(METHODS / f"{page}.md"), module_relative=False, globs=names)
+    assert found.attempted
+    assert not found.failed
+
+
+def test_every_planner_has_its_page() -> None:
+    """But for `best`, which asks the others."""
+    assert {path.stem for path in METHODS.glob("*.md")} >= PLANNERS.keys() - {"best", "nested"}
+
+
+@pytest.mark.parametrize(("maker", "page"), [("growth", "growth.svg"), ("figures", "figures.md")])
+def test_what_is_made_from_the_lines_is_up_to_date(maker: str, page: str) -> None:
+    files = [ROOT / "bench" / "results" / f"{name}.jsonl" for name in ("planners", "comparison")]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert _bench(maker).draw(rows) == (METHODS / page).read_text()
+
+
+def _bench(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

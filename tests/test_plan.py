@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import InvalidPlan
-from lowtide.plan import Bound, Plan
+from lowtide.plan import Bound, Plan, Reckoned
 
 COUNT = st.integers(0, 1 << 60)
 WORDS = st.text(max_size=12) | st.sampled_from(['a "b"', "two\nlines", "\u2028\x85\x1c\r", "naïve 変数 🌊", "1"])
@@ -28,6 +28,7 @@ PLANS = st.builds(
     bound=st.builds(Bound, time=COUNT, by=WORDS),
     static=COUNT,
     narrowest=WORDS,
+    reckoned=st.none() | st.builds(Reckoned, peak=COUNT, time=COUNT, ignores=WORDS),
 )
 GOOD = Plan((0, 1, 0, 2), 100, 90, 12, "greedy", "some", "0123456789abcdef", Bound(10, "every op runs"), 7)
 
@@ -35,7 +36,7 @@ GOOD = Plan((0, 1, 0, 2), 100, 90, 12, "greedy", "some", "0123456789abcdef", Bou
 @given(PLANS)
 def test_text_and_json_read_back(plan: Plan) -> None:
     assert Plan.parse(str(plan)) == plan
-    assert len(str(plan).splitlines()) == 11
+    assert len(str(plan).splitlines()) == (11 if plan.reckoned is None else 12)
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
@@ -52,6 +53,27 @@ def test_what_follows_from_the_fields() -> None:
     for fact in ("97 B", "7 B static", "90 B", "107 B", "1 of 4 runs", "every op runs", "20.00 %", "greedy: some"):
         assert fact in summary
     assert "0 %" in replace(GOOD, bound=Bound(0, "")).summary()
+
+
+def test_the_summary_says_what_the_method_promised() -> None:
+    assert "promised" not in GOOD.summary()
+    lines = replace(GOOD, time=4_000_000, reckoned=Reckoned(80, 3_000_000, "gradients")).summary().splitlines()
+    assert lines[-2] == "promised  80 B in the step and 3.000 ms by the method, whose model leaves out gradients"
+    assert lines[-1] == "refereed  90 B in the step and 4.000 ms"
+
+
+@pytest.mark.parametrize(
+    ("reckoned", "message"),
+    [
+        (1, "reckoned is 1, not an object"),
+        ({}, "what a method reckons has a field 'ignores', which is missing"),
+        ({"peak": 1, "time": 2, "ignores": "", "colour": 3}, "what a method reckons has no field 'colour'"),
+        ({"peak": -1, "time": 2, "ignores": ""}, "not a peak and a time >= 0 and words"),
+    ],
+)
+def test_a_broken_promise_is_named(reckoned: object, message: str) -> None:
+    with pytest.raises(InvalidPlan, match=message):
+        Plan.from_json(GOOD.to_json() | {"reckoned": reckoned})
 
 
 TEXT = str(GOOD)

@@ -146,6 +146,23 @@ def test_malformed_lines_are_named_and_the_others_solved_in_order() -> None:
     assert complaints == ""
 
 
+def test_numbers_beyond_64_bits_are_numbers() -> None:
+    """Where a method reckons in integers; dags and programs say that they do not."""
+    many = {name: [number * 10**19 for number in numbers] for name, numbers in FIVE.items()}
+    for method, time in (("rotor", 19), ("exact", 18)):
+        found = answer(method, many, 8 * 10**19)
+        assert (found["time"], found["peak"]) == (time * 10**19, 8 * 10**19)
+    assert answer("min_peak", {"bytes": [10**19] * 12})["peak"] == 8 * 10**19
+
+
+def test_what_a_papers_method_promised_of_a_program() -> None:
+    """Nine equal layers in 60 bytes; closed_sets counts no gradients."""
+    step = a_chain(9).to_json()
+    found = answer("closed_sets", step, 60)
+    assert (found["time"], found["peak"], found["promised"]) == (33, 60, {"time": 33, "peak": 50})
+    assert "promised" not in answer("sqrt", step, 60)
+
+
 def test_infeasible_is_not_malformed() -> None:
     assert answers("min_peak", {"problem": ONES, "budget": 0})[0] == 0
 
@@ -175,9 +192,11 @@ def test_infeasible_is_not_malformed() -> None:
         ("exact", {"problem": FIVE, "budget": 8, "slots": 5},
          "slots: exact has no such option for this problem (known: none)"),
         ("closed_sets", {"problem": FIVE, "budget": 8},
-         "problem: closed_sets solves dag problems (bytes, ...), and this is a chain problem"),
+         "problem: closed_sets solves dag problems (bytes, ...) and program problems (values, ...), "
+         "and this is a chain problem"),
         ("min_peak", {"problem": FIVE, "budget": 8},
-         "problem: min_peak solves sizes problems (bytes, ...), and this is a chain problem"),
+         "problem: min_peak solves sizes problems (bytes, ...) and program problems (values, ...), "
+         "and this is a chain problem"),
         ("priced", {"problem": ONES, "budget": 8},
          "problem: priced solves program problems (values, ...), and this is a sizes problem"),
         ("min_peak", {"problem": ONES | {"colour": 1}, "budget": 8},
@@ -219,6 +238,42 @@ def test_infeasible_is_not_malformed() -> None:
          "problem: line 2: expected 'value|op NUMBER KIND field=...', found 'value 0 activation'"),
         ("priced", {"problem": STEP, "budget": 8, "slots": 3},
          "slots: priced has no such option for this problem (known: none)"),
+        ("min_peak", {"problem": {"bytes": [1, 1.0]}, "budget": 8},
+         "problem.bytes: entry 1 is 1.0, not a whole number >= 0"),
+        ("min_peak", {"problem": {"bytes": [[1]]}, "budget": 8},
+         "problem.bytes: entry 0 is [1], not a whole number >= 0"),
+        ("min_peak", {"problem": {"bytes": "11"}, "budget": 8}, 'problem.bytes: "11" is not a list of whole numbers'),
+        ("min_peak", {"problem": ONES | {"x" * 1000: 1}, "budget": 8},
+         f"problem.{'x' * 40}...: there is no such field (known: bytes)"),
+        ("rotor", {"problem": {name: [] for name in FIVE}, "budget": 8}, "problem.value_bytes: length 0, not 1"),
+        ("rotor", {"problem": FIVE, "budget": 8, "slots": True}, "slots: true is not a whole number >= 1, nor null"),
+        ("rotor", {"problem": DAG, "budget": 8},
+         "problem: rotor solves chain problems (forward_ns, ...) and program problems (values, ...), "
+         "and this is a dag problem"),
+        ("lower_sets", {"problem": {"bytes": [], "ns": [], "edges": []}, "budget": 8},
+         "problem.bytes: there must be at least one value"),
+        ("lower_sets", {"problem": DAG | {"edges": [[0, 1], [0, 1]]}, "budget": 8},
+         "problem.edges: entry 1 is [0, 1], which is there twice"),
+        ("lower_sets", {"problem": DAG | {"edges": [[1, 1]]}, "budget": 8},
+         "problem.edges: entry 0 is [1, 1], which does not go from a lower number to a higher one"),
+        ("lower_sets", {"problem": DAG | {"edges": [[0, 3]]}, "budget": 8},
+         "problem.edges: entry 0 is [0, 3], and the values are 0 to 2"),
+        ("lower_sets", {"problem": DAG | {"edges": [[0, True]]}, "budget": 8},
+         "problem.edges: entry 0 is [0, true], not a pair of whole numbers"),
+        ("lower_sets", {"problem": DAG | {"edges": [[0, 1, 2]]}, "budget": 8},
+         "problem.edges: entry 0 is [0, 1, 2], not a pair [u, v]"),
+        ("lower_sets", {"problem": DAG | {"edges": {}}, "budget": 8},
+         "problem.edges: {} is not a list of pairs [u, v]"),
+        ("lower_sets", {"problem": DAG | {"bytes": [2**63, 1, 1]}, "budget": 8},
+         f"problem.bytes: adds up to {2**63 + 2}, more than {2**53 - 1}"),
+        ("lower_sets", {"problem": {"bytes": [1] * 30, "ns": [1] * 30, "edges": []}, "budget": 8},
+         "family: the dag has more than 20000 lower sets, too many to try all; ask for 'pruned'"),
+        ("exact", {"problem": {"bytes": [1] * 9, "ns": [1] * 9, "edges": []}, "budget": 8},
+         "problem.bytes: exact takes dags of at most 8 values, found 9"),
+        ("exact", {"problem": a_chain(31).to_json(), "budget": 8},
+         "problem.ops: exact takes steps of at most 60 ops, and this one has 62; ask another planner, such as 'best'"),
+        ("priced", {"problem": STEP | {"values": [{"name": "x", "bytes": True, "role": "activation"}]}, "budget": 8},
+         "problem: values[0]: bytes is True, not a whole number"),
         ("exact", {"problem": equal_chain(13).to_json(), "budget": 8},
          "problem.forward_ns: 13 stages, but the exact search takes at most 12"),
     ],
@@ -235,6 +290,10 @@ def test_what_is_wrong_with_a_line(method: str, line: object, error: str) -> Non
         (b'{"problem": {"bytes": [1]}, "budget": 1, "budget": 2}', "line 1: budget: given twice"),
         (b'{"problem": {"bytes": [1], "bytes": [2]}, "budget": 1}', "line 1: bytes: given twice"),
         (b"\xff\xfe", "line 1: not JSON: 'utf-8' codec can't decode"),
+        (b'\xef\xbb\xbf{"problem": {"bytes": [1]}, "budget": 1}', "line 1: not JSON: Unexpected UTF-8 BOM"),
+        (b'{"problem": {"bytes": [1, -Infinity]}, "budget": 1}', "line 1: not JSON: -Infinity is no number"),
+        (b'{"problem": {"bytes": [1e400]}, "budget": 1}', "line 1: problem.bytes: entry 0 is Infinity, not a whole"),
+        (b'{"problem": {"bytes": [1]}, "budget": 1} x', "line 1: not JSON: Extra data"),
         (b"[" * 100_000, "line 1: not JSON that can be read: nested too deeply"),
         (b'{"problem": {"bytes": [' + b"9" * 5000 + b"]}}", "line 1: not JSON: Exceeds the limit"),
         (b'{"problem": {"bytes": ["' + b"x" * 500 + b'"]}, "budget": 1}', 'line 1: problem.bytes: entry 0 is "xxxx'),
@@ -282,7 +341,7 @@ def test_answers_come_as_lines_are_read() -> None:
 def test_the_command_runs_without_torch() -> None:
     """Started as users start it, with an interpreter that refuses to import torch."""
     program = (
-        "import sys; sys.modules['torch'] = None; sys.modules['numba'] = None\n"
+        "import sys; sys.modules['torch'] = None\n"
         "from lowtide.cli import main; code = main(['solve', 'rotor'])\n"
         "assert sys.modules['torch'] is None; sys.exit(code)"
     )

@@ -27,6 +27,20 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class Reckoned:
+    """What a method from a paper says of a plan by its own model of the step, before the referee has seen it.
+
+    peak      bytes, as the model counts them
+    time      nanoseconds, as the model counts them
+    ignores   what the model leaves out, in words
+    """
+
+    peak: int
+    time: int
+    ignores: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Which op runs when; an op that stands twice is recomputed, and dropping is implied.
 
@@ -40,6 +54,7 @@ class Plan:
     bound      see Bound
     static     bytes alive all along and not in the timeline: parameters, buffers, the batch, what the optimizer holds
     narrowest  the op at which the peak is reached, and where it comes from, for people
+    reckoned   what the planner's own model promised; None where the planner reckons with the step itself
     """
 
     runs: tuple[int, ...]
@@ -52,6 +67,7 @@ class Plan:
     bound: Bound
     static: int = 0
     narrowest: str = ""
+    reckoned: Reckoned | None = None
 
     @property
     def gap(self) -> int:
@@ -83,20 +99,29 @@ class Plan:
         """
         least = self.bound.time
         share = f"{100 * self.gap / least:.2f} %" if least else "0 %"
-        return "\n".join(
-            [
-                f"peak      {show(self.total)} ({show(self.static)} static + {show(self.peak)} in the step)",
-                f"narrowest {self.narrowest}",
-                f"budget    {show(self.static + self.budget)}",
-                f"time      {self.time / 1e6:.3f} ms of kernels, {self.reruns} of {len(self.runs)} runs are reruns",
-                f"bound     {least / 1e6:.3f} ms: {self.bound.by}; the plan is {share} above it",
-                f"planner   {self.planner}: {self.searched}",
+        lines = [
+            f"peak      {show(self.total)} ({show(self.static)} static + {show(self.peak)} in the step)",
+            f"narrowest {self.narrowest}",
+            f"budget    {show(self.static + self.budget)}",
+            f"time      {self.time / 1e6:.3f} ms of kernels, {self.reruns} of {len(self.runs)} runs are reruns",
+            f"bound     {least / 1e6:.3f} ms: {self.bound.by}; the plan is {share} above it",
+            f"planner   {self.planner}: {self.searched}",
+        ]
+        if self.reckoned is not None:
+            own = self.reckoned
+            lines += [
+                f"promised  {show(own.peak)} in the step and {own.time / 1e6:.3f} ms by the method, whose model "
+                f"leaves out {own.ignores}",
+                f"refereed  {show(self.peak)} in the step and {self.time / 1e6:.3f} ms",
             ]
-        )
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as a JSON object."""
-        return {"format": FORMAT, **asdict(self), "runs": list(self.runs)}
+        """The plan as a JSON object; `reckoned` is left out where there is nothing."""
+        facts = {"format": FORMAT, **asdict(self), "runs": list(self.runs)}
+        if self.reckoned is None:
+            del facts["reckoned"]
+        return facts
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
@@ -105,7 +130,7 @@ class Plan:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise InvalidPlan(f"not a plan: its format is {found!r}, not {FORMAT!r}")
         bound = data.get("bound")
-        _expect_fields(data, {"format", *cls.__slots__}, "a plan")
+        _expect_fields({"reckoned": None, **data}, {"format", *cls.__slots__}, "a plan")
         if not isinstance(bound, Mapping):
             raise InvalidPlan(f"not a plan: bound is {bound!r}, not an object")
         _expect_fields(bound, set(Bound.__slots__), "a plan's bound")
@@ -122,12 +147,13 @@ class Plan:
         for name, found in {**words, "bound's by": bound["by"]}.items():
             if not isinstance(found, str):
                 raise InvalidPlan(f"not a plan: {name} is {found!r}, not a string")
-        return cls(runs=tuple(runs), budget=data["budget"], bound=Bound(**bound), **numbers, **words)
+        reckoned = _reckoned(data["reckoned"]) if "reckoned" in data else None
+        return cls(runs=tuple(runs), budget=data["budget"], bound=Bound(**bound), reckoned=reckoned, **numbers, **words)
 
     def __str__(self) -> str:
         facts = self.to_json()
         lines = [FORMAT]
-        lines += [f"{name} {json.dumps(facts[name])}" for name in self.__slots__]
+        lines += [f"{name} {json.dumps(facts[name])}" for name in self.__slots__ if name in facts]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -168,6 +194,15 @@ class Plan:
         lowtide.errors.InvalidPlan: ...
         """
         return cls.parse(Path(path).read_text())
+
+
+def _reckoned(found: object) -> Reckoned:
+    if not isinstance(found, Mapping):
+        raise InvalidPlan(f"not a plan: reckoned is {found!r}, not an object")
+    _expect_fields(found, set(Reckoned.__slots__), "what a method reckons")
+    if not (_is_count(found["peak"]) and _is_count(found["time"]) and isinstance(found["ignores"], str)):
+        raise InvalidPlan(f"not a plan: reckoned is {found!r}, not a peak and a time >= 0 and words")
+    return Reckoned(**found)
 
 
 def _expect_fields(data: Mapping[str, Any], wanted: set[str], what: str) -> None:

@@ -111,19 +111,33 @@ def _in_turn(
 ) -> tuple[Plan, referee.Outcome]:
     """A plan that fits once every graph runs its part in its own turn, which a planner does not know of."""
     allowed = budget
-    found: list[tuple[int, str]] = []
     while True:
         try:
             plan = planner(program, allowed)
         except BudgetTooSmall as error:
-            needed, place = min([(error.needed, error.narrowest), *found]) if allowed == budget else min(found)
-            raise BudgetTooSmall(str(error), budget=budget, needed=needed, narrowest=place) from error
+            if len(programs) == 1:
+                raise
+            return _lowest(programs, program, budget, planner, error.needed)
         runs = step.settle(programs, plan.runs)
         outcome = referee.run(program, runs)
         if outcome.peak <= budget:
             return replace(plan, runs=tuple(runs)), outcome
-        found.append((outcome.peak, _place(program, runs[outcome.at])))
         allowed -= max(outcome.peak - budget, budget // 64, 1)
+
+
+def _lowest(
+    programs: Sequence[Program], program: Program, budget: int, planner: Planner, needed: int
+) -> tuple[Plan, referee.Outcome]:
+    """The planner's plan of least peak, as it is once every graph runs its part in its own turn, if that fits: so that
+    the budget named in the error is one that works.
+    """
+    plan = planner(program, needed)
+    runs = step.settle(programs, plan.runs)
+    outcome = referee.run(program, runs)
+    if outcome.peak > budget:
+        place = _place(program, runs[outcome.at])
+        raise BudgetTooSmall(f"{place} needs {outcome.peak} bytes", budget=budget, needed=outcome.peak, narrowest=place)
+    return replace(plan, runs=tuple(runs)), outcome
 
 
 def _optimizer(reached: Reached) -> Need:

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lowtide import referee
-from lowtide.errors import BudgetTooSmall
+from lowtide.errors import BudgetTooSmall, InvalidProblem
 from lowtide.planners import exact_program, priced
 from lowtide.planners.stages import Stages
 from lowtide.planners.step import Step
@@ -171,13 +171,23 @@ def test_the_integer_program_alone_finds_the_best_of_its_class(program: Program,
     assert stages.fastest(budget, optimum - plain, 60.0).runs is None
 
 
-def test_a_long_step_is_not_searched() -> None:
-    program = uneven(40, 1)
-    budget = referee.run(program, range(80)).peak // 2
-    plan, rough = exact_program.solve(program, budget), priced.solve(program, budget)
-    assert plan.searched.startswith("nothing searched, for there are 80 ops and exact takes 60")
-    assert (plan.planner, plan.runs, plan.bound) == ("exact", rough.runs, rough.bound)
-    assert plan.gap
+def test_a_long_step_is_refused() -> None:
+    with pytest.raises(InvalidProblem) as caught:
+        exact_program.solve(uneven(31, 1), 10**9)
+    assert str(caught.value) == (
+        "ops: exact takes steps of at most 60 ops, and this one has 62; ask another planner, such as 'best'"
+    )
+    assert exact_program.solve(chain(30), 10**9).gap == 0
+
+
+def test_a_step_without_a_choice_is_a_step() -> None:
+    """One stage, in which nothing may run before its target."""
+    values = (Value("x", 4, Role.OUTPUT), Value("g", 2, Role.GRADIENT))
+    program = Program(values, (Op("f", Phase.FORWARD, (), (0,), 3), Op("b", Phase.BACKWARD, (0,), (1,), 5)))
+    stages = Stages(Step.of(program))
+    assert stages.fastest(6, 10, 1.0).runs == (0, 1)
+    assert stages.fastest(5, 10, 1.0).runs is None
+    assert exact_program.solve(program, 6).time == 8
 
 
 def test_a_step_without_backward_is_a_step() -> None:

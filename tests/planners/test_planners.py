@@ -1,4 +1,4 @@
-"""keep_all, sqrt, and what they stand on: replay and lazy reruns."""
+"""What every simple planner owes; keep_all and sqrt; and what they stand on: replay and lazy reruns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from lowtide import referee
 from lowtide.errors import BudgetTooSmall
-from lowtide.planners import keep_all, sqrt
+from lowtide.planners import (
+    closed_sets_program,
+    keep_all,
+    lower_sets_program,
+    min_peak_program,
+    rotor_program,
+    sqrt,
+)
 from lowtide.planners.replay import replay
 from lowtide.planners.rerun import expand
 from lowtide.planners.step import Step
@@ -18,7 +25,7 @@ from lowtide.program import Op, Phase, Program, Role, Value
 from tests.oracles.programs import least_time, programs
 
 BUDGETS = st.integers(0, 80)
-PLANNERS = [keep_all, sqrt]
+PLANNERS = [keep_all, sqrt, closed_sets_program, lower_sets_program, min_peak_program, rotor_program]
 
 
 def chain(layers: int = 9, size: int = 10) -> Program:

@@ -64,6 +64,35 @@ def solve(dag: Dag, budget: int | None) -> Storage:
     return storage
 
 
+def plans(dag: Dag, *, bounds: int) -> list[Storage]:
+    """The storage of least cost, and the least storage for each of `bounds` bounds on the bytes of a piece: from 0,
+    where everything is stored, in even ratios to all bytes, where nothing is.
+    """
+    tree = division_tree(dag)
+    most = sum(tree.regions[number].bytes for number in tree.top)
+    smallest = min((size for size in dag.bytes if size), default=1)
+    tried = {round(smallest * (most / smallest) ** (i / bounds)) for i in range(1, bounds)} if most else set()
+    found = {solve(dag, None).stored, *(_stored(dag, tree, bound) for bound in (0, *sorted(tried), most))}
+    return sorted(
+        (Storage(sum(dag.bytes[v] for v in stored) + _largest_piece(dag, stored), stored) for stored in found),
+        key=lambda storage: (storage.cost, storage.stored),
+    )
+
+
+def _largest_piece(dag: Dag, stored: tuple[int, ...]) -> int:
+    """Bytes of the largest weakly connected part of what is neither stored nor source nor target."""
+    left = {v for v in range(len(dag)) if dag.before[v] and dag.after[v]} - set(stored)
+    largest = 0
+    while left:
+        piece = [left.pop()]
+        for v in piece:
+            near = left.intersection(dag.before[v]).union(left.intersection(dag.after[v]))
+            left -= near
+            piece += near
+        largest = max(largest, sum(dag.bytes[v] for v in piece))
+    return largest
+
+
 def _bytes_stored(dag: Dag, tree: DivisionTree, bound: int) -> int:
     f = _all_stored(dag, tree, bound)
     return sum(f[number] for number in tree.top)

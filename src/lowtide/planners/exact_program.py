@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import floor, inf
 from time import monotonic
 
-from lowtide.errors import BudgetTooSmall
+from lowtide.errors import BudgetTooSmall, InvalidProblem
 from lowtide.plan import Bound, Plan
 from lowtide.planners import priced
 from lowtide.planners.promise import promise, too_small
@@ -44,13 +44,19 @@ def solve(program: Program, budget: int, *, seconds: float = SECONDS) -> Plan:
     Where the plan's gap is 0 no plan in stages is faster; otherwise time ran out, and the bound is what was proven by
     then. A plan that runs backward ops in another order or an op twice in one stage may be faster
     (test_a_plan_outside_the_stages_can_be_faster). The search begins with the plan of `priced`, which may lie outside
-    the class, and stays with it where nothing better is found. On a step of more than 60 ops nothing is searched: the
-    plan and the bound are those of `priced`, and the plan says so.
+    the class, and stays with it where nothing better is found. A step of more than 60 ops is refused with
+    InvalidProblem.
     Ref: Jain et al. 2020, Checkmate, arXiv 1910.02653, whose stages these are.
     """
     step = Step.of(program)
-    if not (step.boundary < len(program.ops) <= MOST):
-        return _unsearched(program, budget)
+    if len(program.ops) > MOST:
+        raise InvalidProblem(
+            f"ops: exact takes steps of at most {MOST} ops, and this one has {len(program.ops)}; "
+            "ask another planner, such as 'best'",
+            "ops",
+        )
+    if step.boundary == len(program.ops):
+        return replace(priced.solve(program, budget), planner=NAME)
     end = monotonic() + seconds
     stages = Stages(step)
     try:
@@ -78,10 +84,3 @@ def solve(program: Program, budget: int, *, seconds: float = SECONDS) -> Plan:
         least = 0
     bound = Bound(least, PROVEN)
     return replace(best, bound=max(bound, known.bound, key=lambda bound: bound.time))
-
-
-def _unsearched(program: Program, budget: int) -> Plan:
-    """The plan of `priced`, in the name of this planner."""
-    plan = priced.solve(program, budget)
-    searched = f"nothing searched, for there are {len(program.ops)} ops and exact takes {MOST}: {plan.searched}"
-    return replace(plan, planner=NAME, searched=searched if plan.gap else plan.searched)

@@ -8,6 +8,8 @@ from typing import Any
 
 from lowtide.errors import InvalidProblem
 
+MOST_SHOWN = 40
+
 
 def check_names(data: object, wanted: Collection[str], optional: Collection[str] = ()) -> Mapping[str, Any]:
     """`data`, an object with every field of `wanted`, perhaps some of `optional`, and no other."""
@@ -19,7 +21,8 @@ def check_names(data: object, wanted: Collection[str], optional: Collection[str]
     for name in data:
         if name not in wanted and name not in optional:
             known = ", ".join((*wanted, *optional))
-            raise InvalidProblem(f"{name}: there is no such field (known: {known})", str(name))
+            short = name if len(name) <= MOST_SHOWN else name[:MOST_SHOWN] + "..."
+            raise InvalidProblem(f"{short}: there is no such field (known: {known})", short)
     return data
 
 
@@ -45,4 +48,4 @@ def check_count(number: object, name: str) -> int:
 def shown(thing: object) -> str:
     """What the user wrote, as JSON where it is that, and cut where it would fill the screen."""
     text = json.dumps(thing, default=repr)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."

@@ -121,14 +121,15 @@ def least_peak(dag: Dag, family: Family) -> tuple[LowerSets, int]:
     it could have gone otherwise, every success the peak it reached; bisection goes on between the two.
     """
     pruned = lower_sets(dag, Family.PRUNED)
-    high = _bisect(dag, pruned, 2 * int(pruned.bytes[-1]))
+    high = least_peak_among(dag, pruned, 2 * int(pruned.bytes[-1]))
     if family is Family.PRUNED:
         return pruned, high
     sets = lower_sets(dag, family)
-    return sets, _bisect(dag, sets, high)
+    return sets, least_peak_among(dag, sets, high)
 
 
-def _bisect(dag: Dag, sets: LowerSets, high: int) -> int:
+def least_peak_among(dag: Dag, sets: LowerSets, high: int) -> int:
+    """The least budget that a sequence of these sets fits in, `high` being one in which some sequence does."""
     arcs = arcs_within(dag, sets, high)
     assert arcs is not None
     low = 0

@@ -15,6 +15,7 @@ Bits = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 MOST = 20_000
+LOOKED_AT = 1000
 
 
 class Family(Enum):
@@ -63,7 +64,25 @@ class LowerSets:
 
 def lower_sets(dag: Dag, family: Family) -> LowerSets:
     """The lower sets of `dag` in `family`; InvalidProblem when there are more than MOST of them."""
-    member = _all(dag) if family is Family.EXACT else _of_ancestors(dag)
+    return _described(dag, _all(dag) if family is Family.EXACT else _of_ancestors(dag))
+
+
+def some_lower_sets(dag: Dag, most: int) -> LowerSets:
+    """At most about `most` lower sets of a dag of any size: of the family `pruned`, and of the values before each one.
+
+    A dag of several parts has sets of the first kind in one part at a time only; in those of the second kind parts
+    follow one another. Of each kind those of a thousand values, spread evenly, are looked at; of each stretch of equal
+    bytes the one of least boundary is taken.
+    """
+    n = len(dag)
+    ancestors = _of_ancestors(dag)
+    some = np.unique(np.linspace(0, n - 1, min(n, LOOKED_AT)).astype(np.intp))
+    before = np.arange(n)[:, None] <= some[None, :]
+    member = np.hstack([ancestors[:, some], before, np.zeros((n, 1), dtype=bool)])
+    return _thinned(_described(dag, np.unique(member, axis=1)), most)
+
+
+def _described(dag: Dag, member: Bits) -> LowerSets:
     member = np.ascontiguousarray(member[:, np.argsort(member.sum(axis=0), kind="stable")])
     none = np.zeros_like(member[0])
     within = [np.logical_and.reduce(member[list(row)]) if row else ~none for row in dag.before]
@@ -86,6 +105,31 @@ def lower_sets(dag: Dag, family: Family) -> LowerSets:
         kept=_weigh(sizes, edge),
         spared=_weigh(times, edge),
         first=_columns(np.array([~member[v] & within[v] for v in range(len(dag))])),
+    )
+
+
+def _thinned(sets: LowerSets, most: int) -> LowerSets:
+    """At most `most` of the sets, but at least the empty one and the full one: of each stretch of equal bytes the one
+    of least boundary.
+    """
+    count = len(sets)
+    if count <= max(most, 2):
+        return sets
+    windows = most - 2
+    window = sets.bytes * windows // max(1, int(sets.bytes[-1]) + 1)
+    chosen: dict[int, int] = {}
+    for p in (np.argsort(sets.kept[1:-1], kind="stable") + 1).tolist():
+        chosen.setdefault(int(window[p]), p)
+    columns = sorted({0, count - 1, *chosen.values()})
+    return LowerSets(
+        member=np.ascontiguousarray(sets.member[:, columns]),
+        bytes=sets.bytes[columns],
+        ns=sets.ns[columns],
+        ahead=sets.ahead[columns],
+        boundary=tuple(sets.boundary[p] for p in columns),
+        kept=sets.kept[columns],
+        spared=sets.spared[columns],
+        first=tuple(sets.first[p] for p in columns),
     )
 
 

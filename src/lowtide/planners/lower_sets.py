@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from lowtide.errors import BudgetTooSmall
 from lowtide.planners import dag_step
 from lowtide.planners.dag import Dag
-from lowtide.planners.lower_set_arcs import FAR, Arcs, Row, arcs_within, least_peak
+from lowtide.planners.lower_set_arcs import FAR, Arcs, Row, arcs_within, least_peak, least_peak_among
 from lowtide.planners.lower_set_bound import Bound, bounds
-from lowtide.planners.lower_set_family import Family, Ints, LowerSets, lower_sets
+from lowtide.planners.lower_set_family import Family, Ints, LowerSets, lower_sets, some_lower_sets
 
 
 class Prefer(Enum):
@@ -75,6 +75,57 @@ def solve(dag: Dag, budget: int | None, *, family: Family = Family.EXACT, prefer
         raise BudgetTooSmall(message, budget=budget, needed=needed)
     path = _best_path(sets, arcs, 1 if prefer is Prefer.TIME else -1)
     return strategy(dag, tuple(sets.members(p) for p in path))
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """A sequence of lower sets L_1 < ... < L_k = all, and the paper's formulas for it.
+
+    time      extra time T, ns
+    peak      bytes
+    kept      the values that cross a cut, U_k
+    last      the values of the last block, V_k
+    """
+
+    time: int
+    peak: int
+    kept: frozenset[int]
+    last: frozenset[int]
+
+
+def plans(dag: Dag, *, sets: int, budgets: int) -> list[Cuts]:
+    """Strategies over a range of budgets, of at most `sets` lower sets (`some_lower_sets`).
+
+    Budgets go in even
+    ratios from the least peak to what all values and the largest step take; each is asked for the strategy of least
+    and of most extra time.
+    """
+    family = some_lower_sets(dag, sets)
+    total = int(family.bytes[-1])
+    least = least_peak_among(dag, family, 2 * total)
+    most = max(least, total + 2 * int(np.diff(family.bytes).max(initial=0)) + int(family.ahead.max(initial=0)))
+    paths: set[tuple[int, ...]] = set()
+    for i in range(budgets):
+        budget = round(least * (most / max(1, least)) ** (i / max(1, budgets - 1)))
+        arcs = arcs_within(dag, family, max(budget, least))
+        assert arcs is not None, "the least peak is within every budget asked for"
+        paths |= {tuple(_best_path(family, arcs, sign)) for sign in (1, -1)}
+    return [_cuts(dag, family, path) for path in sorted(paths)]
+
+
+def _cuts(dag: Dag, sets: LowerSets, path: tuple[int, ...]) -> Cuts:
+    """The formulas, from the numbers of the sets of a sequence."""
+    sizes, times = np.array(dag.bytes, dtype=np.int64), np.array(dag.ns, dtype=np.int64)
+    kept, inside = np.zeros((2, len(dag)), dtype=bool)
+    peak = before = held = 0
+    last = inside
+    for p in path:
+        peak = max(peak, held + 2 * int(sets.bytes[p] - before) + int(sets.ahead[p]))
+        kept[sets.boundary[p]] = True
+        held, before = int(sizes[kept].sum()), int(sets.bytes[p])
+        last, inside = sets.member[:, p] & ~inside, sets.member[:, p]
+    where = (frozenset(np.flatnonzero(chosen).tolist()) for chosen in (kept, last))
+    return Cuts(int(times[~kept].sum()), peak, *where)
 
 
 def strategy(dag: Dag, sequence: tuple[frozenset[int], ...]) -> Strategy:

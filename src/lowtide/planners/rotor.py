@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any
 
@@ -60,6 +61,30 @@ def solve(chain: Chain, budget: int | None, *, slots: int | None = None) -> Chai
     runs = _runs(stages, free, _Table.fill(stages, grid))
     seen = replay(chain, runs)
     return ChainPlan(seen.time, seen.peak, tuple(runs), complete)
+
+
+def plans(chain: Chain, *, slots: int, most: int) -> list[ChainPlan]:
+    """Plans of `solve` for at most `most` budgets, from the least that works to what stores everything, each once.
+
+    All from one table, whose grid has `slots` even steps. Budgets are halved where the plans on either side differ,
+    widest stretch first.
+    """
+    stages = _Stages.of(chain)
+    least, enough = int(stages.least[1, -1]), int(stages.enough[1])
+    table = _Table.fill(stages, _even(stages, enough, slots))
+    found = {free: _runs(stages, free, table) for free in {least, enough}}
+    stretches = [(least - enough, least, enough)]
+    while stretches and len(found) < most:
+        _, low, high = heappop(stretches)
+        if high - low < 2 or found[low] == found[high]:
+            continue
+        middle = (low + high) // 2
+        found[middle] = _runs(stages, middle, table)
+        for a, b in ((low, middle), (middle, high)):
+            heappush(stretches, (a - b, a, b))
+    distinct = {tuple(runs) for _, runs in sorted(found.items())}
+    seen = [(replay(chain, runs), runs) for runs in distinct]
+    return sorted((ChainPlan(one.time, one.peak, runs, False) for one, runs in seen), key=lambda plan: plan.peak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +172,15 @@ def _grid(stages: _Stages, free: int, slots: int | None) -> tuple[Vector, bool]:
             break
     if complete:
         return before, True
-    lowest = min(int(stages.least[s, s:].min()) for s in range(1, T + 1))
-    steps = max(most - 1, 1)
-    even = sorted({free - (free - lowest) * i // steps for i in range(most)})
-    return np.array(even, dtype=exact), False
+    return _even(stages, free, most), False
+
+
+def _even(stages: _Stages, free: int, slots: int) -> Vector:
+    """Amounts in even steps, from the least that is of use up to `free`."""
+    lowest = min(int(stages.least[s, s:].min()) for s in range(1, stages.last + 1))
+    steps = max(slots - 1, 1)
+    even = sorted({free - (free - lowest) * i // steps for i in range(slots)})
+    return np.array(even, dtype=stages.least.dtype)
 
 
 @dataclass(frozen=True, slots=True)

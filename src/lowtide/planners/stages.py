@@ -104,6 +104,9 @@ class Stages:
 
     def _solve(self, cost: Sum, rows: list[tuple[Sum, float]], seconds: float) -> Found:
         size = len(self.integral)
+        if not size:  # Nothing to choose: sums of nothing are 0.
+            fits = all(least <= 0 for _, least in rows)
+            return Found(self._sequence(np.zeros(0, dtype=bool)) if fits else None, True, 0.0)
         objective = np.zeros(size)
         objective[list(cost)] = list(cost.values())
         scale = LARGEST / max(LARGEST, float(objective.max(initial=0)))

@@ -88,7 +88,8 @@ def answer_line(method: str, line: bytes, number: int) -> Answer:
         message = str(error)
         if not message.startswith(error.field):
             message = f"{error.field}: {message}"
-        return {"error": f"line {number}: {message if error.field == 'problem' else f'problem.{message}'}"}
+        beside = error.field == "problem" or error.field in solver.options
+        return {"error": f"line {number}: {message if beside else f'problem.{message}'}"}
 
 
 def _fields(line: bytes) -> dict[str, Any]:

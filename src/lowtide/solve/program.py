@@ -39,11 +39,11 @@ def _parse(problem: object) -> Program:
 
 def _solver(planner: Planner) -> Solver:
     def solve(program: Program, budget: int | None, options: Mapping[str, Any]) -> Answer:
-        """The plan as the referee sees it."""
+        """The plan as the referee sees it, and what the method's own model promised where it has one."""
         plan = planner(program, TOTAL if budget is None else min(budget, TOTAL))
         outcome = referee.run(program, plan.runs)
         assert budget is None or outcome.peak <= budget, f"{plan.planner} needs {outcome.peak} bytes, not {budget}"
-        return {
+        answer = {
             "time": outcome.time,
             "peak": outcome.peak,
             "overhead": outcome.time - every_op_once(program).time,
@@ -51,6 +51,9 @@ def _solver(planner: Planner) -> Solver:
             "optimal": outcome.time == plan.bound.time,
             "runs": list(plan.runs),
         }
+        if plan.reckoned is not None:
+            answer["promised"] = {"time": plan.reckoned.time, "peak": plan.reckoned.peak}
+        return answer
 
     return Solver(_parse, solve)
 
