@@ -95,7 +95,7 @@ class Plan:
         budget    1.00 MiB
         time      ... ms of kernels, 0 of ... runs are reruns
         bound     ... the plan is 0.00 % above it
-        planner   keep_all: ...
+        planner   best: ...
         """
         least = self.bound.time
         share = f"{100 * self.gap / least:.2f} %" if least else "0 %"
