@@ -71,6 +71,7 @@ def fit(
     """
     settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes)
     unfit(model)
+    _refuse_fitted_parts(model)
     fitted = Fitted(model, settings)
     if batch is not None:
         args, kwargs = _arguments(batch)
@@ -156,6 +157,7 @@ def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None =
     >>> model(torch.randn(8, 64)).sum().backward()
     """
     unfit(model)
+    _refuse_fitted_parts(model)
     settings = Settings(
         plan=partial(checked, plan),
         planner=greedy.solve,
@@ -165,6 +167,16 @@ def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None =
     )
     model._compiled_call_impl = Fitted(model, settings)
     return model
+
+
+def _refuse_fitted_parts(model: nn.Module) -> None:
+    """The front end looks through a part that is fitted itself, so that its budget would be lost."""
+    for name, part in model.named_modules():
+        if isinstance(part._compiled_call_impl, Fitted):
+            raise LowtideError(
+                f"the part {name!r} of the model is fitted by itself. A step has one budget: call "
+                f"lowtide.unfit on that part first, or fit only parts that do not contain each other."
+            )
 
 
 def _settings(

@@ -132,8 +132,9 @@ def checked(plan: Plan, reached: Reached) -> Plan:
             f"the plan was made for the step {plan.program}, and this model with this batch makes the step "
             f"{program.fingerprint}: another model, shape, dtype, mode or version. Plan again with lowtide.plan."
         )
-    outcome = referee.run(program, plan.runs)
-    return replace(plan, peak=outcome.peak, time=outcome.time, static=reached.held.static)
+    runs = tuple(step.settle(reached.programs, plan.runs))
+    outcome = referee.run(program, runs)
+    return replace(plan, runs=runs, peak=outcome.peak, time=outcome.time, static=reached.held.static)
 
 
 def _in_turn(
