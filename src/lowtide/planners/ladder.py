@@ -83,9 +83,11 @@ class Ladder:
     def lowest(self) -> Tried:
         """The fastest found of the least peak found."""
         best = floor(self.step, self._nested, SINKING)
-        while (
-            lower := self._served(best.seen.peak - 1, self._neighbours(best.seen.peak - 1, self.levels))
-        ) is not None:
+        while best.seen.peak > self.working_set.bytes:
+            below = best.seen.peak - 1
+            lower = self._served(below, self._neighbours(below, self.levels))
+            if lower is None:
+                break
             best = lower
         search = Search(self.step, best.seen.peak, 4 * self.tries)
         best = search.polish(best)
@@ -121,11 +123,11 @@ class Ladder:
     def curve(self, points: int) -> list[Tried]:
         """The fastest tries found from the least budget to the plain step's peak, by rising peak; at most `points`.
 
-        About as many rungs are searched as there are points; between them serves what was found there.
+        At most as many rungs are searched as there are points; between them serves what was found there.
         """
         least, most = self.lowest.seen.peak, self.plain.seen.peak
         level = 0
-        while level < self.levels and (most - least) * 2**level < points * most:
+        while level < self.levels and 2 * (most - least) * 2**level < points * most:
             level += 1
         found = Front([self.lowest, self.plain])
         for point in range(1, points - 1):
@@ -164,11 +166,15 @@ class Ladder:
             return Rung(around.right)
         priced_here = priced.look(self.step, budget, around.dear)
         front, bound = priced_here.front, priced_here.bound
-        search = Search(self.step, budget, self.tries)
         wide = bound.time + WIDE * self.plain.seen.time
+        search = Search(self.step, budget, self.tries // 2)
         starts = [around.left, search.repair(around.right)]
         if priced_here.best is None or priced_here.best.seen.time > wide:
+            # Rounding is a matter of luck here: what is best somewhat below may come out ahead.
+            for share in (64, 32):
+                starts.append(priced.look(self.step, budget - budget // share, around.dear).best)
             starts.append(nested.look(self.segments, budget))
+            search.left = 2 * self.tries
         polished = [search.polish(tried) for tried in starts if tried is not None and search.fits(tried)]
         for tried in polished:
             front.add(tried)
