@@ -1,9 +1,9 @@
-"""best: the default planner; every planner that suits, and the fastest answer."""
+"""best: the default planner; prices, segments of segments and local search, on a ladder of budgets."""
 
 from __future__ import annotations
 
 from lowtide.plan import Plan
-from lowtide.planners import priced
+from lowtide.planners.bound import narrowed
 from lowtide.planners.ladder import Ladder
 from lowtide.planners.promise import promise, too_small
 from lowtide.planners.replay import replay
@@ -12,18 +12,60 @@ from lowtide.program import Program
 
 NAME = "best"
 SEARCHED = "backward in the program's order; reruns by prices of memory, by segments of segments, and by local search"
+_ladders: list[Ladder] = []
 
 
 def solve(program: Program, budget: int) -> Plan:
-    step = Step.of(program)
+    """The fastest plan found whose peak is at most `budget` bytes, with a bound that says how fast any could be.
+
+    Where the plain step fits it is that. Otherwise budgets are halved from the plain step's peak down to this one; at
+    each there is a search that begins with what prices of memory say (`priced`), with segments of segments where
+    that leaves a gap (`nested`), and with what was found above and below, and goes on by local search. A larger budget
+    never gets a slower plan, nor a smaller one a higher peak, but for budgets less than a 64th of the plain step's
+    peak apart (of a step of more than 3,000 ops, a 16th; of more than 6,000, a quarter).
+
+    The bound is that of `bound.prove`, over all plans with that order of backward ops. The plan is optimal where its
+    gap is 0; otherwise nothing more is claimed than the gap itself. The least budget met is often the working set,
+    below which nothing is (see `working_set.WorkingSet`).
+    Time: a handful of linear programs with O(n) choices each, and some thousand replays of O(n).
+    """
     plain = range(len(program.ops))
     if replay(program, plain).peak <= budget:
         return promise(program, plain, budget, planner=NAME, searched=SEARCHED)
-    if not step.boundary or step.boundary == len(plain):
+    if not 0 < program.boundary < len(plain):
         raise too_small(program, plain, budget, planner=NAME)
-    ladder = Ladder(step)
+    ladder = ladder_of(program)
     found = ladder.fastest(budget)
     if found is None:
         raise too_small(program, ladder.lowest.runs.tolist(), budget, planner=NAME)
-    _, bound = priced.narrowed(step, budget)
+    _, bound = narrowed(ladder.step, budget)
     return promise(program, found.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=bound)
+
+
+def curve(program: Program, points: int = 30) -> list[Plan]:
+    """The plans from the least budget that works to the plain step, by rising peak; at most `points` of them.
+
+    A plan's budget is its own peak. It takes about as long as a few plans; `solve` at the same budget looks closer, and
+    may find a somewhat faster plan.
+    """
+    plain = range(len(program.ops))
+    peak = replay(program, plain).peak
+    if not 0 < program.boundary < len(plain):
+        return [promise(program, plain, peak, planner=NAME, searched=SEARCHED)]
+    ladder = ladder_of(program)
+    plans = []
+    for tried in ladder.curve(points):
+        _, bound = narrowed(ladder.step, tried.seen.peak)
+        runs = tried.runs.tolist()
+        plans.append(promise(program, runs, tried.seen.peak, planner=NAME, searched=SEARCHED, bound=bound))
+    return plans
+
+
+def ladder_of(program: Program) -> Ladder:
+    """The ladder of a step; that of the step asked for last is kept, for planning often asks for one several times."""
+    for ladder in _ladders:
+        if ladder.step.program is program:
+            return ladder
+    ladder = Ladder(Step.of(program))
+    _ladders[:] = [ladder]
+    return ladder

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lowtide.planners import nested, priced
+from lowtide.planners.bound import narrowed
 from lowtide.planners.choice import Choice, Tried
 from lowtide.planners.floor import floor
 from lowtide.planners.front import Front
@@ -20,10 +21,30 @@ WIDE = 0.01  # of the plain step's time: a gap at which segments of segments are
 
 @dataclass
 class Rung:
-    """What is found at one budget: the try that stands for it, all that may serve budgets nearby, and dear moments."""
+    """What is found at one budget.
+
+    best    the try that stands for it; None where nothing fits
+    front   all that may serve budgets nearby
+    dear    moments at which memory has a price there
+    """
 
     best: Tried | None
     front: Front = field(default_factory=Front)
+    dear: frozenset[int] = frozenset()
+
+
+@dataclass
+class Neighbours:
+    """What stands around a budget: the rungs below and above it, and what was found on the way to them.
+
+    left, right   what stands for the rung below, None where nothing fits there, and for the rung above
+    fronts        tries that may serve the budget
+    dear          moments at which memory has a price at the rung above
+    """
+
+    left: Tried | None
+    right: Tried
+    fronts: list[Front] = field(default_factory=list)
     dear: frozenset[int] = frozenset()
 
 
@@ -81,70 +102,93 @@ class Ladder:
             return self.lowest
         return found
 
+    def curve(self, points: int) -> list[Tried]:
+        """The fastest tries found from the least budget to the plain step's peak, by rising peak; at most `points`.
+
+        About as many rungs are searched as there are points; between them serves what was found there.
+        """
+        least, most = self.lowest.seen.peak, self.plain.seen.peak
+        level = 0
+        while level < self.levels and (most - least) * 2**level < points * most:
+            level += 1
+        found = Front([self.lowest, self.plain])
+        for point in range(1, points - 1):
+            budget = least + (most - least) * point // (points - 1)
+            around = self._neighbours(budget, level)
+            tried = _chosen(budget, around) if around is not None else None
+            if tried is not None:
+                found.add(tried)
+        return list(found)
+
     def _between(self, budget: int) -> Tried | None:
         """As `fastest`, but for the lowest."""
+        around = self._neighbours(budget, self.levels)
+        if around is None:
+            return None
+        around.fronts.append(self._rung(budget, around).front)
+        return _chosen(budget, around)
+
+    def _neighbours(self, budget: int, levels: int) -> Neighbours | None:
+        """The rungs next to a budget, `levels` down; None where at a rung above it nothing fits."""
         low, high = 0, self.plain.seen.peak
-        left: Tried | None = None
-        right = self.plain
-        fronts: list[Front] = []
-        dear: frozenset[int] = frozenset()
-        for _ in range(self.levels):
+        around = Neighbours(None, self.plain)
+        for _ in range(levels):
             middle = (low + high) // 2
-            if middle == low or (left is not None and left.seen.time == right.seen.time):
+            if middle == low or (around.left is not None and around.left.seen.time == around.right.seen.time):
                 break
             if middle not in self.rungs:
-                self.rungs[middle] = self._rung(middle, left, right, dear)
+                self.rungs[middle] = self._rung(middle, around)
             rung = self.rungs[middle]
-            fronts.append(rung.front)
+            around.fronts.append(rung.front)
             if budget >= middle:
-                low, left = middle, rung.best
+                low, around.left = middle, rung.best
             elif rung.best is None:
                 return None
             else:
-                high, right, dear = middle, rung.best, rung.dear
-        fronts.append(self._rung(budget, left, right, dear).front)
-        return self._chosen(budget, left, right, fronts)
+                high, around.right, around.dear = middle, rung.best, rung.dear
+        return around
 
-    def _rung(self, budget: int, left: Tried | None, right: Tried, dear: frozenset[int]) -> Rung:
-        """Search at a budget between those of `left` and `right`, whose dear moments are known."""
+    def _rung(self, budget: int, around: Neighbours) -> Rung:
+        """Search at a budget between two rungs."""
+        left, right = around.left, around.right
         if budget < self.working_set.bytes:
             return Rung(None)
         if right.seen.peak <= budget:
             return Rung(right)
         search = Search(self.step, budget, self.tries)
-        relaxed, bound = priced.narrowed(self.step, budget, dear)
+        relaxed, bound = narrowed(self.step, budget, around.dear)
         if left is not None and left.seen.time <= bound.time:
             return Rung(left)
         fits = priced.fitting(relaxed, search)
-        plain = self.plain.seen.time
-        if not fits or fits[0].seen.time - bound.time > WIDE * plain:
+        wide = bound.time + WIDE * self.plain.seen.time
+        if not fits or fits[0].seen.time > wide:
             fits += nested.fitting(self.segments, search)
         mended = search.repair(right)
         fits += [tried for tried in (left, mended) if tried is not None and search.fits(tried)]
         fits = sorted({tried.rank: tried for tried in fits}.values(), key=lambda tried: tried.rank)
         polished = sorted((search.polish(tried) for tried in fits[:3]), key=lambda tried: tried.rank)
         if polished:
-            tight = polished[0].seen.time - bound.time > WIDE * plain
-            search.left = 2 * self.tries if tight else self.tries // 4
+            search.left = 2 * self.tries if polished[0].seen.time > wide else self.tries // 4
             search.wander(polished[0], bound.time)
-        return Rung(
-            self._chosen(budget, left, right, [search.front, Front(polished)]),
-            search.front,
-            frozenset(relaxed.instants),
-        )
+        for tried in polished:
+            search.front.add(tried)
+        best = _chosen(budget, Neighbours(left, right, [search.front]))
+        return Rung(best, search.front, frozenset(relaxed.instants))
 
-    def _chosen(self, budget: int, left: Tried | None, right: Tried, fronts: list[Front]) -> Tried | None:
-        """The fastest of some tries that fits, within what the rungs on both sides allow."""
-        if right.seen.peak <= budget:
-            return right
-        best = left
-        for front in fronts:
-            for tried in front:
-                if (
-                    tried.seen.peak <= budget
-                    and tried.seen.time >= right.seen.time
-                    and (left is None or tried.seen.peak >= left.seen.peak)
-                    and (best is None or tried.rank < best.rank)
-                ):
-                    best = tried
-        return best
+
+def _chosen(budget: int, around: Neighbours) -> Tried | None:
+    """The fastest of some tries that fits, within what the rungs on both sides allow."""
+    left, right = around.left, around.right
+    if right.seen.peak <= budget:
+        return right
+    best = left
+    for front in around.fronts:
+        for tried in front:
+            if (
+                tried.seen.peak <= budget
+                and tried.seen.time >= right.seen.time
+                and (left is None or tried.seen.peak >= left.seen.peak)
+                and (best is None or tried.rank < best.rank)
+            ):
+                best = tried
+    return best

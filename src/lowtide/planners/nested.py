@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lowtide.plan import Plan
 from lowtide.planners import priced
+from lowtide.planners.bound import narrowed
 from lowtide.planners.choice import Choice, Tried
 from lowtide.planners.floor import floor
 from lowtide.planners.promise import promise, too_small
@@ -65,7 +66,7 @@ def solve(program: Program, budget: int) -> Plan:
         fits = [lowest]
     search = Search(step, budget, tries)
     best = min((search.polish(tried) for tried in fits[:2]), key=lambda tried: (tried.seen.time, tried.seen.peak))
-    _, least = priced.narrowed(step, budget)
+    _, least = narrowed(step, budget)
     return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=least)
 
 

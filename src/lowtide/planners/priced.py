@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 from numpy.typing import NDArray
 
 from lowtide.plan import Bound, Plan
+from lowtide.planners.bound import narrowed
 from lowtide.planners.choice import Choice, Tried
 from lowtide.planners.floor import floor
 from lowtide.planners.prices import Prices, Relaxed
-from lowtide.planners.promise import every_op_once, promise, too_small
+from lowtide.planners.promise import promise, too_small
 from lowtide.planners.replay import replay
 from lowtide.planners.search import Search
 from lowtide.planners.step import Step
@@ -19,7 +18,6 @@ from lowtide.program import Program
 
 NAME = "priced"
 SEARCHED = "each backward op once and in the program's order, each rerun as late as possible"
-INSTANTS = 12
 
 
 def solve(program: Program, budget: int) -> Plan:
@@ -64,28 +62,6 @@ def tries(step: Step) -> int:
 def _fitting(step: Step, budget: int) -> tuple[list[Tried], Bound]:
     relaxed, least = narrowed(step, budget)
     return fitting(relaxed, Search(step, budget, tries(step))), least
-
-
-def narrowed(step: Step, budget: int, dear: Collection[int] = ()) -> tuple[Relaxed, Bound]:
-    """The relaxation that sees exactly the moments at which memory has a price, and what it proves.
-
-    Which moments those are is only known once it is solved, so it is solved a few times; those that were `dear` at a
-    budget nearby are a good beginning.
-    """
-    seen: set[int] = set(dear)
-    least = every_op_once(step.program)
-    relaxed = Relaxed.of(step, seen)
-    while (prices := relaxed.solve(budget)) is not None:
-        proven = relaxed.bound(prices, budget)
-        if proven.time > least.time:
-            least = proven
-        dearest = np.argsort(-prices.rent)[:INSTANTS]
-        fresh = {int(t) for t in dearest if prices.rent[t] > 0} - seen - {0}
-        if not fresh or len(seen) >= INSTANTS:
-            break
-        seen |= fresh
-        relaxed = Relaxed.of(step, seen)
-    return relaxed, least
 
 
 def fitting(relaxed: Relaxed, search: Search, rounds: int = 10) -> list[Tried]:

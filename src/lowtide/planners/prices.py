@@ -177,7 +177,7 @@ class _Builder:
         self.size: list[int] = arrays.bytes.tolist()
         self.ns: list[int] = arrays.ns.tolist()
         self.moments = len(step.reads) - step.boundary
-        self.certain = _certain(step)
+        self.certain = step.certain
         self.uses = [[b - step.boundary for b in uses] for uses in step.uses]
         self.cost = [0] * step.boundary
         self.most = [int(op.rerunnable) for op in step.program.ops[: step.boundary]]
@@ -354,18 +354,3 @@ class _Builder:
             self._always(value, begin, end)
             self._charge(choice, value, -1, begin, end)
         return runs
-
-
-def _certain(step: Step) -> tuple[bool, ...]:
-    """Per forward op, whether it must have run before the first backward op does."""
-    certain = [False] * step.boundary
-    if step.boundary < len(step.reads):
-        for v in step.reads[step.boundary]:
-            certain[step.writer[v]] = True
-    for op in range(step.boundary - 1, -1, -1):
-        if step.program.ops[op].once:
-            certain[op] = True
-        if certain[op]:
-            for v in step.reads[op]:
-                certain[step.writer[v]] = True
-    return tuple(certain)

@@ -85,6 +85,21 @@ class Step:
         )
 
     @cached_property
+    def certain(self) -> tuple[bool, ...]:
+        """Per forward op, whether in any plan it has run before the first backward op does."""
+        certain = [False] * self.boundary
+        if self.boundary < len(self.reads):
+            for v in self.reads[self.boundary]:
+                certain[self.writer[v]] = True
+        for op in range(self.boundary - 1, -1, -1):
+            if self.program.ops[op].once:
+                certain[op] = True
+            if certain[op]:
+                for v in self.reads[op]:
+                    certain[self.writer[v]] = True
+        return tuple(certain)
+
+    @cached_property
     def flags(self) -> Flags:
         """The same facts as arrays; made once."""
         forward = np.array(self.forward, dtype=bool)

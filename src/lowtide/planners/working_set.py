@@ -42,11 +42,11 @@ class WorkingSet:
         arrays, boundary = step.program.arrays, step.boundary
         at = int(base.argmax()) if base.size else 0
         most = int(base[at]) if base.size else 0
-        own = np.array(
-            [int(arrays.bytes[list({*reads, *writes})].sum()) for reads, writes in zip(step.reads, step.writes)],
+        movable = np.where(step.flags.movable, arrays.bytes, 0)  # The others are there in any case.
+        own = arrays.scratch + np.array(
+            [int(movable[list({*reads, *writes})].sum()) for reads, writes in zip(step.reads, step.writes)],
             dtype=np.int64,
         )
-        own += arrays.scratch
         if 0 < boundary < len(step.reads):
             found, moment = _later(
                 base[boundary:],
@@ -65,28 +65,41 @@ class WorkingSet:
 
 
 def _bases(step: Step) -> tuple[Ints, Ints]:
-    """Per op, what is there while it runs in any plan; per moment, what is there in the instant before it."""
+    """Per op, what is there while it runs in any plan; per moment, what is there in the instant before it.
+
+    Forward ops may come in any order, and so only what they touch themselves is counted.
+    """
     arrays, ops, boundary = step.program.arrays, len(step.reads), step.boundary
     read: dict[int, int] = {}
     for b in range(boundary, ops):
         read.update((v, b) for v in step.reads[b])
-    lasting = np.zeros(ops + 2, dtype=np.int64)  # of what lives on from its write whatever is chosen
-    instant = np.zeros(ops + 2, dtype=np.int64)
-    base = np.zeros(ops, dtype=np.int64)
-    always = np.array([(not f or held or forced) for f, held, forced in zip(step.forward, step.held, step.forced)])
+    during = np.zeros(ops + 2, dtype=np.int64)
+    before = np.zeros(ops + 2, dtype=np.int64)
+    lasts = [_lasts(step, v) for v in range(len(step.writer))]
     for v, op in enumerate(step.writer):
-        if op < 0 or not always[v]:
-            continue
         end = ops - 1 if arrays.output[v] else read.get(v, op)
-        lasting[op] += arrays.bytes[v]
-        lasting[end + 1] -= arrays.bytes[v]
-        if end > op:
-            instant[op + 1] += arrays.bytes[v]
-            instant[end + 1] -= arrays.bytes[v]
-    base += lasting.cumsum()[:ops] + arrays.scratch
+        begin = max(op, boundary)
+        if not lasts[v] or end < begin:
+            continue
+        during[begin] += arrays.bytes[v]
+        during[end + 1] -= arrays.bytes[v]
+        made = op + 1 if op >= boundary else boundary
+        before[made] += arrays.bytes[v]
+        before[end + 1] -= arrays.bytes[v]
+    base = during.cumsum()[:ops] + arrays.scratch
     for op in range(ops):
-        base[op] += sum(int(arrays.bytes[v]) for v in {*step.reads[op], *step.writes[op]} if not always[v])
-    return base, instant.cumsum()[boundary:ops]
+        base[op] += sum(
+            int(arrays.bytes[v]) for v in {*step.reads[op], *step.writes[op]} if op < boundary or not lasts[v]
+        )
+    return base, before.cumsum()[boundary:ops]
+
+
+def _lasts(step: Step, value: int) -> bool:
+    """Whether a value, once made, is there until its last read in any plan; outputs to the end."""
+    op = step.writer[value]
+    if op >= step.boundary:
+        return True
+    return op >= 0 and (step.forced[value] or (step.held[value] and step.certain[op]))
 
 
 @njit(cache=True)
