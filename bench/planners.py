@@ -23,8 +23,9 @@ from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
+from lowtide import referee
 from lowtide.errors import BudgetTooSmall
-from lowtide.planners import closed_sets, exact_chain, exact_dag, lower_sets, min_peak, rotor
+from lowtide.planners import best, closed_sets, exact_chain, exact_dag, lower_sets, min_peak, rotor
 from lowtide.planners.chain import Chain
 from lowtide.planners.chain_replay import ChainPlan
 from lowtide.planners.dag import Dag
@@ -33,7 +34,7 @@ from lowtide.planners.min_peak import Objective
 from lowtide.planners.registry import PLANNERS
 from lowtide.planners.sizes import Sizes
 from lowtide.program import Program
-from programs import load
+from programs import load, names
 
 Row = dict[str, Any]
 Edges = list[tuple[int, int]]
@@ -239,6 +240,59 @@ def on_program(program: str, planner: str) -> Row:
     }
 
 
+def on_budgets(program: str) -> Row:
+    """A captured step at 20 budgets from the least to the plain step's peak: the default planner beside all others."""
+    step = load(program)
+    plain = PLANNERS["keep_all"](step, 2**60)
+    ladder = best.ladder_of(step)
+    seconds, least = timed(lambda: ladder.lowest.seen.peak)
+    row: Row = {
+        "ops": len(step.ops),
+        "seconds_for_least": seconds["cpu_seconds"],
+        "least": round(least / plain.peak, 4),
+        "least_of_working_set": round(least / ladder.working_set.bytes, 4),
+    }
+    others = [name for name in PLANNERS if name not in ("best", "exact", "keep_all")]
+    row["least_of_others"] = {name: round(_needed(partial(PLANNERS[name], step)) / plain.peak, 4) for name in others}
+    budgets = [least + (plain.peak - least) * i // 19 for i in range(20)]
+    points = []
+    for budget in budgets:
+        best.forget()
+        cost, plan = timed(partial(best.solve, step, budget))
+        outcome = referee.run(step, plan.runs)
+        assert outcome.time == plan.time
+        assert outcome.peak == plan.peak <= budget
+        point = {"extra": plan.time - plain.time, "gap": plan.gap, "peak": plan.peak, "seconds": cost["cpu_seconds"]}
+        points.append(point)
+    shares = [round(100 * point["gap"] / plain.time, 3) for point in points]
+    times, peaks = [point["extra"] for point in points], [point["peak"] for point in points]
+    return row | {
+        "plain_ns": plain.time,
+        "extra_percent": [round(100 * time / plain.time, 3) for time in times],
+        "gap_percent": shares,
+        "seconds": [point["seconds"] for point in points],
+        "monotone": times == sorted(times, reverse=True) and peaks == sorted(peaks),
+        "faster_others": _faster(step, budgets, times, plain.time, others),
+    }
+
+
+def _faster(step: Program, budgets: list[int], times: list[int], plain: int, others: list[str]) -> list[Row]:
+    """Where another planner is faster than the default one, and by how much of the plain step's time."""
+    found: list[Row] = []
+    for name in others:
+        plan = None
+        for i in reversed(range(len(budgets))):
+            if name in ("greedy", "priced", "nested") or plan is None or plan.peak > budgets[i]:
+                try:
+                    plan = PLANNERS[name](step, budgets[i])
+                except BudgetTooSmall:
+                    break
+            if plan.time - plain < times[i]:
+                share = 100 * (times[i] - (plan.time - plain)) / plain
+                found.append({"planner": name, "point": i, "percent": round(share, 4)})
+    return found
+
+
 def _beside(step: Program, solve: Callable[[int], Any], plain: int, least: int, most: int, share: float) -> Row:
     """What a plan promised and what it takes, in extra time as a share of the plain step's and in bytes."""
     plan = solve(least + int(share * (most - least)))
@@ -331,6 +385,7 @@ QUESTIONS: dict[str, tuple[Callable[..., Row], list[Row]]] = {
         on_dag_exactly,
         [{"n": n, "of_least_peak": share} for n, share in product((4, 5, 6, 7, 8), (0.9, 1.1, 1.3))],
     ),
+    "budgets": (on_budgets, [{"program": name} for name in names()]),
     "programs": (
         on_program,
         [

@@ -61,6 +61,11 @@ def curve(program: Program, points: int = 30) -> list[Plan]:
     return plans
 
 
+def forget() -> None:
+    """Let go of the ladder that is kept, so that the next plan is made from nothing."""
+    _ladders.clear()
+
+
 def ladder_of(program: Program) -> Ladder:
     """The ladder of a step; that of the step asked for last is kept, for planning often asks for one several times."""
     for ladder in _ladders:

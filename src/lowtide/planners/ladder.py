@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lowtide.planners import nested, priced
-from lowtide.planners.bound import narrowed
 from lowtide.planners.choice import Choice, Tried
 from lowtide.planners.floor import floor
 from lowtide.planners.front import Front
@@ -61,7 +60,7 @@ class Ladder:
     def __init__(self, step: Step) -> None:
         self.step = step
         self.plain = Tried.of(step, Choice(frozenset(v for v, made in enumerate(step.forward) if made)))
-        self.tries = min(20 * len(step.reads), 600 + 400_000 // len(step.reads))
+        self.tries = priced.tries(step)
         self.rungs: dict[int, Rung] = {}
 
     @property
@@ -125,6 +124,7 @@ class Ladder:
         around = self._neighbours(budget, self.levels)
         if around is None:
             return None
+        around.dear = frozenset()
         around.fronts.append(self._rung(budget, around).front)
         return _chosen(budget, around)
 
@@ -149,31 +149,29 @@ class Ladder:
         return around
 
     def _rung(self, budget: int, around: Neighbours) -> Rung:
-        """Search at a budget between two rungs."""
-        left, right = around.left, around.right
+        """Search at a budget between two rungs, beginning with what was dear above."""
         if budget < self.working_set.bytes:
             return Rung(None)
-        if right.seen.peak <= budget:
-            return Rung(right)
+        if around.right.seen.peak <= budget:
+            return Rung(around.right)
+        priced_here = priced.look(self.step, budget, around.dear)
+        front, bound = priced_here.front, priced_here.bound
         search = Search(self.step, budget, self.tries)
-        relaxed, bound = narrowed(self.step, budget, around.dear)
-        if left is not None and left.seen.time <= bound.time:
-            return Rung(left)
-        fits = priced.fitting(relaxed, search)
         wide = bound.time + WIDE * self.plain.seen.time
-        if not fits or fits[0].seen.time > wide:
-            fits += nested.fitting(self.segments, search)
-        mended = search.repair(right)
-        fits += [tried for tried in (left, mended) if tried is not None and search.fits(tried)]
-        fits = sorted({tried.rank: tried for tried in fits}.values(), key=lambda tried: tried.rank)
-        polished = sorted((search.polish(tried) for tried in fits[:3]), key=lambda tried: tried.rank)
-        if polished:
-            search.left = 2 * self.tries if polished[0].seen.time > wide else self.tries // 4
-            search.wander(polished[0], bound.time)
+        starts = [around.left, search.repair(around.right)]
+        if priced_here.best is None or priced_here.best.seen.time > wide:
+            starts.append(nested.look(self.segments, budget))
+        polished = [search.polish(tried) for tried in starts if tried is not None and search.fits(tried)]
         for tried in polished:
-            search.front.add(tried)
-        best = _chosen(budget, Neighbours(left, right, [search.front]))
-        return Rung(best, search.front, frozenset(relaxed.instants))
+            front.add(tried)
+        best = front.fastest(budget)
+        if best is not None and best is not priced_here.best:
+            search.left = 2 * self.tries if best.seen.time > wide else self.tries // 4
+            search.wander(best, bound.time)
+        for tried in search.front:
+            front.add(tried)
+        chosen = _chosen(budget, Neighbours(around.left, around.right, [front]))
+        return Rung(chosen, front, frozenset(priced_here.dear))
 
 
 def _chosen(budget: int, around: Neighbours) -> Tried | None:

@@ -57,17 +57,23 @@ def solve(program: Program, budget: int) -> Plan:
     if not step.boundary or step.boundary == len(plain):
         raise too_small(program, plain, budget, planner=NAME)
     segments = segmented(step)
-    tries = priced.tries(step)
-    fits = fitting(segments, Search(step, budget, tries // 2))
-    if not fits:
-        lowest = floor(step, lambda smaller: fitting(segments, Search(step, smaller, tries // 2)), tries)
+    best = look(segments, budget)
+    if best is None:
+        lowest = floor(
+            step, lambda smaller: fitting(segments, Search(step, smaller, priced.tries(step))), priced.tries(step)
+        )
         if lowest.seen.peak > budget:
             raise too_small(program, lowest.runs.tolist(), budget, planner=NAME)
-        fits = [lowest]
-    search = Search(step, budget, tries)
-    best = min((search.polish(tried) for tried in fits[:2]), key=lambda tried: (tried.seen.time, tried.seen.peak))
+        best = Search(step, budget, priced.tries(step)).polish(lowest)
     _, least = narrowed(step, budget)
     return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=least)
+
+
+def look(segments: Segments, budget: int) -> Tried | None:
+    """The fastest that the recursion finds, mended and polished; None where nothing fits."""
+    search = Search(segments.cuts.step, budget, priced.tries(segments.cuts.step))
+    polished = [search.polish(tried) for tried in fitting(segments, search)[:2]]
+    return min(polished, key=lambda tried: tried.rank, default=None)
 
 
 def segmented(step: Step, cuts: int = CUTS) -> Segments:

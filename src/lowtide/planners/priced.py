@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +12,7 @@ from lowtide.plan import Bound, Plan
 from lowtide.planners.bound import narrowed
 from lowtide.planners.choice import Choice, Tried
 from lowtide.planners.floor import floor
+from lowtide.planners.front import Front
 from lowtide.planners.prices import Prices, Relaxed
 from lowtide.planners.promise import promise, too_small
 from lowtide.planners.replay import replay
@@ -41,27 +45,52 @@ def solve(program: Program, budget: int) -> Plan:
         return promise(program, plain, budget, planner=NAME, searched=SEARCHED)
     if not step.boundary or step.boundary == len(plain):
         raise too_small(program, plain, budget, planner=NAME)
-    fits, least = _fitting(step, budget)
-    if not fits:
-        lowest = floor(step, lambda smaller: _fitting(step, smaller)[0], tries(step))
+    found = look(step, budget)
+    best = found.best
+    if best is None:
+        lowest = floor(step, lambda smaller: _fitting(step, smaller), tries(step))
         if lowest.seen.peak > budget:
             raise too_small(program, lowest.runs.tolist(), budget, planner=NAME)
-        fits = [lowest]
+        best = Search(step, budget, tries(step)).polish(lowest)
+    return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=found.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What prices lead to at one budget.
+
+    best    the fastest try that fits, or None
+    front   all tries that none beats in peak and time
+    bound   the least time proven possible
+    dear    moments at which memory has a price
+    """
+
+    best: Tried | None
+    front: Front
+    bound: Bound
+    dear: tuple[int, ...]
+
+
+def look(step: Step, budget: int, dear: Collection[int] = ()) -> Found:
+    """Solve for prices, round, mend, polish and wander; `dear` are moments known to have a price nearby."""
+    relaxed, bound = narrowed(step, budget, dear)
     search = Search(step, budget, tries(step))
-    best = min((search.polish(tried) for tried in fits[:3]), key=lambda tried: (tried.seen.time, tried.seen.peak))
-    search.left = tries(step) // 4
-    best = search.wander(best, least.time)
-    return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=least)
+    polished = [search.polish(tried) for tried in fitting(relaxed, search)[:3]]
+    best = min(polished, key=lambda tried: tried.rank, default=None)
+    if best is not None:
+        search.left = tries(step) // 4
+        best = search.wander(best, bound.time)
+    return Found(best, search.front, bound, relaxed.instants)
 
 
 def tries(step: Step) -> int:
-    """How many replays a search may take: a few seconds' worth, and less for a small step."""
-    return min(100 * len(step.reads), 400 + 4_000_000 // len(step.reads))
+    """How many replays a search may take: a fraction of a second's worth, and less for a small step."""
+    return min(20 * len(step.reads), 600 + 400_000 // len(step.reads))
 
 
-def _fitting(step: Step, budget: int) -> tuple[list[Tried], Bound]:
-    relaxed, least = narrowed(step, budget)
-    return fitting(relaxed, Search(step, budget, tries(step))), least
+def _fitting(step: Step, budget: int) -> list[Tried]:
+    relaxed, _ = narrowed(step, budget)
+    return fitting(relaxed, Search(step, budget, tries(step)))
 
 
 def fitting(relaxed: Relaxed, search: Search, rounds: int = 10) -> list[Tried]:
