@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 ROWS, WIDTH = 6, 8
 
@@ -181,6 +182,97 @@ class Frozen(Layer):
         return x * y + x @ self.weight.t()
 
 
+class Transposed(Layer):
+    """Chance on tensors that lie in memory in another order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.way = rng.randrange(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.tanh().t()
+        if self.way == 0:
+            return functional.dropout(y, 0.3).t()
+        return (torch.rand_like(y) * y if self.way == 1 else torch.empty_like(y).normal_() + y).t()
+
+
+class Squash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(y := x.sigmoid())
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return gradient * y * (1 - y)
+
+
+class Custom(Layer):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Squash.apply(x)
+
+
+class Checkpointed(Layer):
+    """A part that is checkpointed already, with chance inside."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.body, x, use_reentrant=False)
+
+
+class Hooked(Layer):
+    """A hook on a tensor, and a parametrized weight."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        if rng.random() < 0.5:
+            nn.utils.parametrizations.weight_norm(self.linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        y.register_hook(lambda gradient: gradient * 0.5)
+        return y
+
+
+class Recurrent(Layer):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.network = rng.choice([nn.GRU, nn.LSTM, nn.RNN])(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x.view(2, 3, WIDTH))[0].reshape(ROWS, WIDTH)
+
+
+class Spectrum(Layer):
+    """Complex numbers on the way."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.irfft(torch.fft.rfft(x) * torch.arange(1.0, 6.0), n=WIDTH)
+
+
+class Half(Layer):
+    """Part of it in half precision."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.linear(x).float()
+
+
 class Add(Layer):
     needs = 2
 
@@ -223,6 +315,7 @@ class Attention(Layer):
 KINDS: list[type[Layer]] = [
     *(Linear, Linear, Pointwise, Pointwise, InPlace, Dropout, Noise, BatchNorm, Normed, Running, Counter, Views, Views),
     *(Sorted, Convolution, Frozen, Add, Add, Concatenate, Attention),
+    *(Transposed, Custom, Checkpointed, Hooked, Recurrent, Spectrum, Half),
 ]
 
 

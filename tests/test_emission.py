@@ -19,6 +19,7 @@ import lowtide
 import stepmodels
 from lowtide import _compat, api, referee
 from lowtide.apply.emit import emit
+from lowtide.capture.step import settle
 from lowtide.captured import Captured, Enter, RandomCall, Snapshot
 from lowtide.fitted import Fitted, Settings, Slot, Turn, capture_call
 from lowtide.measure.live import LiveBytes
@@ -48,7 +49,7 @@ def random_runs(program: Program, rng: random.Random) -> list[int]:
         runs.append(run)
         ran.add(run)
         made.update(program.ops[run].writes)
-    return runs
+    return settle([program], runs)
 
 
 def carried_out(captured: Captured, runs: Sequence[int]) -> int:

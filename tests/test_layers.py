@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "budget": {"errors"},
     "program": {"errors"},
     "plan": {"errors", "program", "budget"},
+    "frontier": {"errors", "plan", "budget"},
     "referee": {"errors", "program", "plan"},
     "_compat": {"errors"},
     "captured": {"errors", "program"},

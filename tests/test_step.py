@@ -62,6 +62,25 @@ def test_settle_puts_a_run_where_its_graph_runs() -> None:
     assert step.settle(THREE, [2, 1, 0, 3, 4, 5, 6]) == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_a_graph_hands_over_at_the_end_of_its_forward_and_of_its_backward() -> None:
+    """A run between leave and enter is part of the forward module, which returns when all of it has run; and a run
+    after the gradients are handed over is part of the backward module.
+    """
+    value = Value("a", 10, Role.ACTIVATION)
+    left = Value("left", 0, Role.ACTIVATION)
+    entered = Value("in", 1, Role.GRADIENT)
+    ops = (
+        Op("f", F, (), (0,)),
+        Op("leave", F, (0,), (1,), once="out"),
+        Op("enter", B, (1,), (2,), once="in"),
+        Op("b", B, (0, 2), (3,)),
+        Op("hand over gradients", B, (3,), (), once="given"),
+    )
+    program = Program((value, left, entered, Value("g", 5, Role.OUTPUT)), ops)
+    assert step.settle([program], [0, 1, 0, 2, 3, 4, 3]) == [0, 0, 1, 2, 3, 3, 4]
+    assert step.settle([program, program], [0, 1, 0, 2, 3, 2, 4, 5, 6, 7, 8, 9]) == [0, 0, 1, 2, 2, 3, *range(4, 10)]
+
+
 @given(st.lists(programs(), min_size=1, max_size=3), st.data())
 def test_a_settled_sequence_is_carried_out_graph_by_graph(several: list[Program], data: st.DataObject) -> None:
     """It has the same runs, is valid, and splits into the same parts."""
@@ -76,5 +95,7 @@ def test_a_settled_sequence_is_carried_out_graph_by_graph(several: list[Program]
     runs += [i for i in range(len(joined.ops)) if i not in runs]
     settled = step.settle(several, runs)
     assert sorted(settled) == sorted(runs)
-    assert step.split(several, settled) == step.split(several, runs)
+    for program, part, was in zip(several, step.split(several, settled), step.split(several, runs), strict=True):
+        leaves = {i for i, op in enumerate(program.ops) if op.name in ("leave", "hand over gradients")}
+        assert [i for i in part if i not in leaves] == [i for i in was if i not in leaves]
     referee.run(joined, settled)

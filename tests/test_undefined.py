@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from itertools import combinations
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 import lowtide
+from lowtide.apply.undefined import backward_function
 from training import same
 
 
@@ -47,3 +49,20 @@ def test_outputs_without_a_gradient(models: tuple[nn.Module, nn.Module], used: t
         sum(outputs[i].square().sum() for i in used).backward()
     for plain, fitted in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert same(plain.grad, fitted.grad)
+
+
+def test_what_is_never_read_goes_at_once() -> None:
+    """A backward that is cut down is given what it no longer reads; generated code would hold it to the end."""
+    seen = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.append(unread() is None)
+        return x
+
+    graph = fx.Graph()
+    read, _ = graph.placeholder("read"), graph.placeholder("unread")
+    graph.output((graph.call_function(look, (read,)),))
+    args = [torch.ones(2), torch.ones(3)]
+    unread = weakref.ref(args[1])
+    backward_function(fx.GraphModule(nn.Module(), graph), [])(args)
+    assert seen == [True]

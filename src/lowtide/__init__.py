@@ -26,7 +26,7 @@ from lowtide.plan import Bound, Plan
 from lowtide.program import Op, Phase, Program, Role, Value
 
 if TYPE_CHECKING:
-    from lowtide.api import Batch, apply, fit, plan, unfit
+    from lowtide.api import Batch, apply, fit, frontier, plan, unfit
 
 __version__ = "0.1.0"
 
@@ -49,11 +49,12 @@ __all__ = [
     "Value",
     "apply",
     "fit",
+    "frontier",
     "plan",
     "unfit",
 ]
 
-_CALLS = ("Batch", "apply", "fit", "plan", "unfit")
+_CALLS = ("Batch", "apply", "fit", "frontier", "plan", "unfit")
 globals().pop("plan")  # The module of that name, which its import above has put in place of the call.
 
 

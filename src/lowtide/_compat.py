@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
@@ -122,12 +123,41 @@ def tracing_options() -> contextlib.AbstractContextManager[Any]:
     """
     return dynamo_config.patch(
         allow_rnn=True,
+        trace_numpy=False,
         enable_dynamo_decompositions=False,
         recompile_limit=10_000,
         accumulated_recompile_limit=100_000,
         fail_on_recompile_limit_hit=True,
         suppress_errors=False,
     )
+
+
+class _Noted(dict[Any, Any]):
+    """Dynamo's answers to code that asks whether it is being compiled; notes who asks, PyTorch itself left out."""
+
+    def __init__(self, answers: Mapping[Any, Any], askers: set[str]) -> None:
+        super().__init__(answers)
+        self._askers = askers
+
+    def __getitem__(self, asked: Any) -> Any:
+        translator = sys._getframe(1).f_locals.get("tx")
+        asker = str(translator.f_globals.get("__name__", "")) if translator is not None else ""
+        if super().__getitem__(asked) and asker and asker.partition(".")[0] != "torch":
+            self._askers.add(asker)
+        return super().__getitem__(asked)
+
+
+@contextlib.contextmanager
+def noting_askers(askers: set[str]) -> Iterator[None]:
+    """Within it, modules whose traced code asks whether it is being compiled, and is told so, are added to `askers`."""
+    from torch._dynamo.variables import torch as traced
+
+    plain = traced.tracing_state_functions
+    traced.tracing_state_functions = lambda: _Noted(plain(), askers)
+    try:
+        yield
+    finally:
+        traced.tracing_state_functions = plain
 
 
 class _Within:
@@ -304,6 +334,22 @@ def backward_node(outputs: Any) -> Any | None:
         if node is not None and node.name() == "CompiledFunctionBackward":
             return node
     return None
+
+
+def keeps_graph() -> bool:
+    """Whether the backward pass under way was asked to keep what is saved."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def saved_by_hooks(node: Any) -> bool:
+    """Whether an autograd node keeps something through hooks (a checkpoint's, say), which make it when it is read."""
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            raw = getattr(node, name)
+            for each in raw if isinstance(raw, (tuple, list)) else (raw,):
+                if getattr(each, "unpack_hook", None) is not None:
+                    return True
+    return False
 
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:

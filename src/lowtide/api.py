@@ -13,10 +13,11 @@ from torch import nn
 from lowtide import budget as budgets
 from lowtide.errors import LowtideError
 from lowtide.fitted import Fitted, Settings, capture_call
+from lowtide.frontier import Frontier
 from lowtide.plan import Plan
 from lowtide.planners import greedy
 from lowtide.planners.registry import PLANNERS
-from lowtide.planning import checked, plan_step
+from lowtide.planning import checked, plan_curve, plan_step
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -70,6 +71,7 @@ def fit(
     """
     settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes)
     unfit(model)
+    _refuse_fitted_parts(model)
     fitted = Fitted(model, settings)
     if batch is not None:
         args, kwargs = _arguments(batch)
@@ -117,6 +119,34 @@ def plan(
     return settings.plan(capture_call(model, args, kwargs, settings))
 
 
+def frontier(
+    model: nn.Module,
+    batch: Any,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    points: int = 30,
+    loss_inside: bool | None = None,
+) -> Frontier:
+    """What a training step on `batch` takes at every budget, without running it or touching the model.
+
+    From the least budget that works to the one at which nothing is run again, at most `points` plans, each with a
+    bound; any of them can be given to `apply`. It takes about as long as a few calls of `plan`, and `plan` at one of
+    these budgets may look closer and find a somewhat faster plan.
+
+    >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> curve = frontier(model, torch.randn(256, 64))
+    >>> curve.least < curve.plain
+    True
+    >>> curve.fastest(curve.plain).reruns
+    0
+    """
+    if type(points) is not int or points < 2:
+        raise LowtideError(f"points={points!r}: a frontier has at least 2")
+    settings = _settings(model, 0, optimizer, "eager", DEFAULT_PLANNER, loss_inside, 1)
+    args, kwargs = _arguments(batch)
+    return plan_curve(capture_call(model, args, kwargs, settings), points)
+
+
 def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None = None) -> Model:
     """Carry out `plan` in every training step of `model`; the same object comes back.
 
@@ -127,6 +157,7 @@ def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None =
     >>> model(torch.randn(8, 64)).sum().backward()
     """
     unfit(model)
+    _refuse_fitted_parts(model)
     settings = Settings(
         plan=partial(checked, plan),
         planner=greedy.solve,
@@ -136,6 +167,16 @@ def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None =
     )
     model._compiled_call_impl = Fitted(model, settings)
     return model
+
+
+def _refuse_fitted_parts(model: nn.Module) -> None:
+    """The front end looks through a part that is fitted itself, so that its budget would be lost."""
+    for name, part in model.named_modules():
+        if isinstance(part._compiled_call_impl, Fitted):
+            raise LowtideError(
+                f"the part {name!r} of the model is fitted by itself. A step has one budget: call "
+                f"lowtide.unfit on that part first, or fit only parts that do not contain each other."
+            )
 
 
 def _settings(

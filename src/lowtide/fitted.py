@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -27,12 +28,13 @@ from lowtide.apply.emit import emit
 from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
 from lowtide.capture import kernels, step
+from lowtide.capture.alias import keep_apart
 from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
 from lowtide.captured import Captured
 from lowtide.errors import UnsupportedModel
-from lowtide.measure.held import Held
+from lowtide.measure.held import Held, attribute_bytes
 from lowtide.measure.roofline import Device, device_like, estimate
 from lowtide.plan import Plan
 from lowtide.planners.registry import Planner
@@ -76,11 +78,15 @@ class Call:
     slots         the slots it has reached, in order
     traced        whether the front end has traced something of it anew
     accumulating  whether gradients are there already, so that those of this step come on top
+    planned       whether something of it was planned
+    returning     whether its backward pass has begun
     """
 
     def __init__(self, owner: Fitted, batch: Any) -> None:
         self.slots: list[Slot] = []
         self.traced = False
+        self.planned = False
+        self.returning = False
         leaves = (leaf for leaf in _compat.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.is_leaf)
         self.accumulating = any(leaf.grad is not None for leaf in chain(owner.model.parameters(), leaves))
         self.inputs: list[Any] = [batch]
@@ -99,7 +105,7 @@ class Call:
         turns = list(self.turns())
         return Reached(
             graphs=tuple(slot.captured for slot, _ in turns if slot.captured is not None),
-            held=self.held.with_saved(unplanned.tensors),
+            held=self._owner.with_constants(self.held).with_saved(unplanned.tensors, unplanned.leaves),
             ran=tuple(slot.runs[turn] for slot, turn in turns),
         )
 
@@ -110,6 +116,7 @@ class Call:
         What others hold can be told apart only before the call has tensors of its own.
         """
         with _compat.plain_tensors():
+            self._owner.in_attributes = attribute_bytes(self._owner.model)
             held = Held.now(self._owner.model, self.inputs, self._owner.settings.optimizer)
         if len(self.slots) > 1:
             return replace(held, others=self._owner.others)
@@ -159,6 +166,8 @@ class Slot:
             function = self._compile(inputs, turn, call)
             self.ready[self.runs.setdefault(turn, ())] = function
         outputs = self.ready[self.runs[turn]](*inputs)
+        if self.captured is not None:
+            self.owner.forward_done(call, outputs)
         _compat.refuse_double_backward(outputs, refuse_double_backward)
         return outputs
 
@@ -175,6 +184,7 @@ class Slot:
 
     def _compile(self, inputs: Sequence[Any], turn: Turn, call: Call) -> Callable[..., Any]:
         def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+            self.owner.share_constants(joint)
             captured = capture(joint, outputs, handed_on, device.kind if device else None)
             self.captured = replace(captured, program=estimate(captured, device or device_like(captured.device.type)))
             if turn not in self.runs:
@@ -193,7 +203,7 @@ class Slot:
 
         # A number that passes from one graph to the next is no loss; only the outputs of a whole call can be told.
         inside = self.owner.settings.loss_inside if self.whole else False
-        graph, restore = assume_loss_inside(self.graph, inside)
+        graph, restore = assume_loss_inside(keep_apart(self.graph), inside)
         chosen = kernels.for_tensors(inputs, device.kind if device else "cpu")
         compiled = _compat.compile_joint(graph, inputs, partition, inference, backward, chosen)
         if self.captured is None:
@@ -214,6 +224,8 @@ class Fitted:
     plan      the plan of the latest call that was planned; None before the first
     replaced  what stood in for the call before: what `model.compile` put there, or None
     others    what was allocated for anything else when a call was last planned
+    constants tensors that are part of the graphs, each kept once
+    in_attributes   bytes of tensors that modules held in plain attributes when a call was last planned
     """
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
@@ -222,6 +234,11 @@ class Fitted:
         self.plan: Plan | None = None
         self.replaced = model._compiled_call_impl
         self.others = 0
+        self.constants: dict[object, torch.Tensor] = {}
+        self.in_attributes = 0
+        self._slots: weakref.WeakSet[Slot] = weakref.WeakSet()
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._said: set[str] = set()
         self._local = threading.local()
         self._traces = 0
         self._reasons: dict[str, int] = {}
@@ -247,7 +264,19 @@ class Fitted:
                 raise _nothing_captured(self._reasons)
             if not call.slots[0].whole:
                 self._plan_together(call, outside(output))
+        if call.planned:
+            self._count_attributes()
         return output
+
+    def _count_attributes(self) -> None:
+        """Plan again where the call has left tensors in attributes of modules, which are there in the next one too."""
+        found = attribute_bytes(self.model)
+        if found > self.in_attributes and "attributes" not in self._said:
+            self._said.add("attributes")
+            log.info("lowtide: the model keeps %s in attributes from one step to the next; planning again", show(found))
+            self._joined.clear()
+            for slot in self._slots:
+                slot.runs.clear()
 
     @contextmanager
     def _calling(self, args: Any, kwargs: Any) -> Iterator[Call]:
@@ -266,11 +295,13 @@ class Fitted:
         """Forget every shape, so that what is kept stays bounded."""
         log.warning(
             "lowtide: more than %d shapes of input; the plans so far are dropped, and made again as shapes come. "
-            "Pad to fewer shapes, or raise max_shapes.",
+            "Pad to fewer shapes, or raise max_shapes. (A number that the model reads with .item() and reckons with "
+            "counts like a shape: keep it a tensor.)",
             self.settings.max_shapes,
         )
         _compat.forget(self._codes)
         self._traces = 0
+        self.constants.clear()
         self._codes.clear()
         self._joined.clear()
 
@@ -284,17 +315,72 @@ class Fitted:
             self._traces += 1
             self._reasons = _compat.graph_breaks()
         self._codes.add(code)
-        with _compat.eager_kernels(kernels.for_tensors(self.model.parameters())), _compat.tracing_options():
+        askers: set[str] = set()
+        chosen = kernels.for_tensors(self.model.parameters())
+        with _compat.eager_kernels(chosen), _compat.tracing_options(), _compat.noting_askers(askers):
             yield
+        if askers and "askers" not in self._said:
+            self._said.add("askers")
+            log.info(
+                "lowtide: %s asks whether it is being compiled, and is told so. Where it then takes another path than "
+                "in plain PyTorch, the step is that path's, to the last bit.",
+                " and ".join(sorted(askers)),
+            )
+
+    def share_constants(self, joint: fx.GraphModule) -> None:
+        """Have a graph use the constants of the graphs before it, where they are the same."""
+        for node in joint.graph.find_nodes(op="get_attr"):
+            tensor = getattr(joint, node.target, None)
+            if isinstance(tensor, torch.Tensor) and type(tensor) is torch.Tensor and tensor.device.type == "cpu":
+                with _compat.plain_tensors():
+                    bits = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+                key = (tensor.dtype, tensor.shape, tensor.stride(), bits)
+                setattr(joint, node.target, self.constants.setdefault(key, tensor))
+
+    def with_constants(self, held: Held) -> Held:
+        """What a step holds, the constants of the graphs known so far among it."""
+        return held.with_constants(self.constants.values())
 
     def _slot(self, graph: fx.GraphModule, _: Sequence[Any]) -> Slot:
-        return Slot(self, graph)
+        slot = Slot(self, graph)
+        self._slots.add(slot)
+        return slot
+
+    def forward_done(self, call: Call, outputs: Any) -> None:
+        """Look out for ways of training that hold more than was planned, and say so, once each."""
+        if len(call.slots) == 1 and self._open:
+            self._say(
+                "a training call began while another's backward pass had yet to come. Each is planned by itself, and "
+                "what both keep is held at once"
+            )
+        node = _compat.backward_node(outputs)
+        if node is not None:
+            self._open.add(node)
+            node.register_prehook(partial(self._backward_begins, call, weakref.ref(node)))
+
+    def _backward_begins(self, call: Call, node: weakref.ref[Any], _: Any) -> None:
+        self._open.discard(node())
+        # Of a model of several graphs, backward makes gradients before it comes to the next graph.
+        first, call.returning = not call.returning and call.slots[0].whole, True
+        if _compat.keeps_graph():
+            self._say("backward ran with retain_graph=True, so that what is saved stays to its end")
+        elif first and not call.accumulating and any(p.grad is not None for p in self.model.parameters()):
+            self._say(
+                "gradients were there when backward began that were not when the model was called, and the new ones "
+                "are held beside them"
+            )
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("lowtide: %s. This step may take more memory than was planned.", what)
 
     def first_runs(self, slot: Slot, call: Call) -> Runs:
         """The runs a slot starts with: those of the plan, or the least memory where more slots may follow."""
         assert slot.captured is not None
+        call.planned = True
         if slot.whole:
-            self.plan = self.settings.plan(Reached((slot.captured,), call.held))
+            self.plan = self.settings.plan(Reached((slot.captured,), self.with_constants(call.held)))
             return self.plan.runs
         return slot.least
 
@@ -314,7 +400,11 @@ class Fitted:
                 "; ".join(_compat.graph_break_reasons(self._reasons)),
             )
         self.plan = self.settings.plan(reached)
-        log.info("lowtide: the model is %d graphs; one budget is planned over all of them", len(turns))
+        log.info(
+            "lowtide: the model is %d graphs, and one budget is planned over all of them. Reasons: %s",
+            len(turns),
+            "; ".join(_compat.graph_break_reasons(self._reasons)),
+        )
         for (slot, turn), runs in zip(turns, step.split(reached.programs, self.plan.runs), strict=True):
             slot.replan(turn, runs)
         self._joined.add(turns)
@@ -327,7 +417,7 @@ class Capturing(Fitted):
         """Carry the graph out of the call, unless more graphs may follow."""
         assert slot.captured is not None
         if slot.whole:
-            raise Captures(Reached((slot.captured,), call.held))
+            raise Captures(Reached((slot.captured,), self.with_constants(call.held)))
         return super().first_runs(slot, call)
 
     def _plan_together(self, call: Call, unplanned: Outside) -> None:
@@ -371,7 +461,9 @@ def _lowtide_call(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _nothing_captured(before: Mapping[str, int]) -> UnsupportedModel:
-    reasons = "; ".join(_compat.graph_break_reasons(before)) or "it gave none"
+    reasons = "; ".join(_compat.graph_break_reasons(before)) or (
+        "it gave none, as it does within a TorchDispatchMode or a torch.func transform, where it looks at nothing"
+    )
     return UnsupportedModel(
         "torch.compile's front end captured nothing of this model, so there is nothing to plan. "
         f"Its reasons: {reasons}. Lowtide does not fall back to plain training in silence; lowtide.unfit(model) does "

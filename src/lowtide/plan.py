@@ -85,7 +85,18 @@ class Plan:
         return len(self.runs) - len(set(self.runs))
 
     def summary(self) -> str:
-        """What was chosen and what it promises, for people."""
+        """What was chosen and what it promises, for people.
+
+        >>> import lowtide, torch
+        >>> found = lowtide.plan(torch.nn.Linear(4, 1), torch.ones(2, 4), memory_budget="1MiB")
+        >>> print(found.summary())
+        peak      ... static + ... in the step)
+        narrowest ...
+        budget    1.00 MiB
+        time      ... ms of kernels, 0 of ... runs are reruns
+        bound     ... the plan is 0.00 % above it
+        planner   best: ...
+        """
         least = self.bound.time
         share = f"{100 * self.gap / least:.2f} %" if least else "0 %"
         lines = [
@@ -161,12 +172,27 @@ class Plan:
         return cls.from_json(facts)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a file, to be read by `Plan.load`."""
+        """Write the plan to a file, to be read by `Plan.load`.
+
+        >>> import lowtide, tempfile, torch
+        >>> found = lowtide.plan(torch.nn.Linear(4, 1), torch.ones(2, 4), memory_budget="1MiB")
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     found.save(file.name)
+        ...     lowtide.Plan.load(file.name) == found
+        True
+        """
         Path(path).write_text(str(self))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """The plan that `save` wrote to `path`."""
+        """The plan that `save` wrote to `path`.
+
+        >>> import lowtide
+        >>> lowtide.Plan.load("/dev/null")
+        Traceback (most recent call last):
+        ...
+        lowtide.errors.InvalidPlan: ...
+        """
         return cls.parse(Path(path).read_text())
 
 

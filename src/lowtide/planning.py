@@ -16,8 +16,10 @@ from lowtide.budget import show
 from lowtide.capture import step
 from lowtide.captured import Captured
 from lowtide.errors import BudgetTooSmall, PlanMismatch
+from lowtide.frontier import Frontier
 from lowtide.measure.held import Held
 from lowtide.plan import Plan
+from lowtide.planners import best
 from lowtide.planners.registry import Planner
 from lowtide.program import Program
 
@@ -93,6 +95,35 @@ def plan_step(reached: Reached, budget: int, planner: Planner) -> Plan:
     )
 
 
+def plan_curve(reached: Reached, points: int) -> Frontier:
+    """Plans of the step from the least budget that works to the plain step, each refereed; at most `points`."""
+    program, static = reached.joined, reached.held.static
+    plans = best.curve(program, points)
+
+    def on_the_curve(program: Program, budget: int) -> Plan:
+        if plans[0].peak > budget:
+            place = plans[0].narrowest
+            raise BudgetTooSmall(f"{plans[0].peak} bytes", budget=budget, needed=plans[0].peak, narrowest=place)
+        return next(plan for plan in reversed(plans) if plan.peak <= budget)
+
+    found: dict[tuple[int, ...], Plan] = {}
+    refusal: BudgetTooSmall | None = None
+    for plan in plans:
+        try:
+            fitting = plan_step(reached, static + plan.peak, on_the_curve)
+        except BudgetTooSmall as error:
+            refusal = error
+            continue
+        found.setdefault(fitting.runs, replace(fitting, budget=fitting.peak))
+    if refusal is not None and not found:
+        fitting = plan_step(reached, refusal.needed, on_the_curve)
+        found[fitting.runs] = replace(fitting, budget=fitting.peak)
+    if not plans[0].reruns:
+        return Frontier(tuple(found.values()), static + plans[0].peak, _place(program, 0) if program.ops else "")
+    working_set = best.ladder_of(program).working_set
+    return Frontier(tuple(found.values()), static + working_set.bytes, _place(program, working_set.at))
+
+
 def checked(plan: Plan, reached: Reached) -> Plan:
     """The plan, if it was made for this step, with what it comes to here."""
     program = reached.joined
@@ -101,8 +132,9 @@ def checked(plan: Plan, reached: Reached) -> Plan:
             f"the plan was made for the step {plan.program}, and this model with this batch makes the step "
             f"{program.fingerprint}: another model, shape, dtype, mode or version. Plan again with lowtide.plan."
         )
-    outcome = referee.run(program, plan.runs)
-    return replace(plan, peak=outcome.peak, time=outcome.time, static=reached.held.static)
+    runs = tuple(step.settle(reached.programs, plan.runs))
+    outcome = referee.run(program, runs)
+    return replace(plan, runs=runs, peak=outcome.peak, time=outcome.time, static=reached.held.static)
 
 
 def _in_turn(

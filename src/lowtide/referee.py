@@ -39,6 +39,12 @@ def run(program: Program, runs: Sequence[int]) -> Outcome:
 
     Raises InvalidPlan where an op does not exist, reads a value that is not there, runs again though it must not,
     or never runs at all.
+
+    >>> from lowtide import Op, Phase, Role, Value
+    >>> program = Program((Value("x", 4, Role.ACTIVATION),), (Op("make", Phase.FORWARD, (), (0,), ns=5),))
+    >>> outcome = run(program, [0, 0])
+    >>> outcome.peak, outcome.time, outcome.counts
+    (4, 10, (2,))
     """
     arrays = program.arrays
     order = np.asarray(runs, dtype=np.int64).reshape(-1)

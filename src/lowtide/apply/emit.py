@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from lowtide import _compat
-from lowtide.apply.replay import draw_again, record, take_state
+from lowtide.apply.replay import draw_again, draw_mask, draw_mask_again, record, take_state
 from lowtide.captured import Call, Captured, Enter, RandomCall, RecordedCall, Snapshot, StatisticsCall, TakeState
 
 
@@ -127,7 +127,10 @@ class _Writer:
         elif isinstance(action, RandomCall):
             args, kwargs = self._arguments(action.call.node)
             target = action.call.node.target
-            if again:
+            if _draws_mask(action.call.node):
+                target = draw_mask_again if again else draw_mask
+                args = (action.device, self._state(action.state), *args) if again else args
+            elif again:
                 args = (action.device, self._state(action.state), target, *args)
                 target = draw_again
             self._call(number, action.call, target, (args, kwargs))
@@ -219,6 +222,13 @@ class _Writer:
                 self.graph.erase_node(clone)
         self.graph.lint()
         return fx.GraphModule(self.captured.joint, self.graph)
+
+
+def _draws_mask(node: fx.Node) -> bool:
+    """Whether the node is what tracing makes of a mask that is drawn in place into new memory."""
+    like = node.args[0] if node.args else None
+    unwritten = isinstance(like, fx.Node) and like.target is torch.ops.aten.empty_like.default
+    return unwritten and node.target is torch.ops.aten.bernoulli.p
 
 
 def _state_like(device: torch.device) -> torch.Tensor:

@@ -36,6 +36,20 @@ def draw_again(device: torch.device, state: torch.Tensor, call: Callable[..., An
         set_state(device, present)
 
 
+def draw_mask(like: torch.Tensor, keep: float) -> torch.Tensor:
+    """A dropout's mask, drawn in place: in the order of memory, where `aten.bernoulli.p` goes by the shape.
+
+    Tracing writes `empty_like(x).bernoulli_(p)` as `bernoulli(empty_like(x), p)`, and the two differ where x is
+    transposed.
+    """
+    return torch.empty_like(like).bernoulli_(keep)
+
+
+def draw_mask_again(device: torch.device, state: torch.Tensor, like: torch.Tensor, keep: float) -> torch.Tensor:
+    """The same mask once more, with the generator in `state`."""
+    return draw_again(device, state, draw_mask, like, keep)
+
+
 def record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call in grad mode, below autograd: the kernel does all it does in training, and no graph is recorded."""
     with torch.enable_grad(), _compat.below_autograd():

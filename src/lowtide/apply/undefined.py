@@ -25,15 +25,31 @@ _ACCUMULATING = torch.ops.aten.add.Tensor
 
 def backward_function(module: fx.GraphModule, tangents: Sequence[int]) -> Callable[[list[Any]], Any]:
     """The backward module as a boxed function; `tangents` are the outputs that its gradients belong to, in order."""
-    functions: dict[frozenset[int], Callable[..., Any]] = {_NONE: _compat.boxed(module, ())}
+    functions: dict[frozenset[int], Callable[..., Any]] = {_NONE: _boxed(module)}
 
     def run(args: list[Any]) -> Any:
         missing = getattr(_reached, "missing", _NONE)
         _reached.missing = _NONE
         if missing not in functions:
             lost = [place for place, output in enumerate(tangents) if output in missing]
-            functions[missing] = _compat.boxed(without(module, lost), ())
+            functions[missing] = _boxed(without(module, lost))
         return functions[missing](args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _boxed(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """The module's boxed function; what it is given and never reads goes at once, not at its end."""
+    function = _compat.boxed(module, ())
+    unread = [place for place, node in enumerate(module.graph.find_nodes(op="placeholder")) if not node.users]
+    if not unread:
+        return function
+
+    def run(args: list[Any]) -> Any:
+        for place in unread:
+            args[place] = None
+        return function(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

@@ -23,6 +23,7 @@ from torch import fx
 
 from lowtide import _compat
 from lowtide.capture import hazards, source, storage
+from lowtide.capture.step import ENTER, GIVE, LEAVE
 from lowtide.captured import (
     Action,
     Call,
@@ -39,7 +40,7 @@ from lowtide.captured import (
 from lowtide.errors import UnsupportedModel
 from lowtide.program import Op, Phase, Program, Role, Value
 
-LEAVE, ENTER, TAKE, GIVE = "leave", "enter", "take generator state", "hand over gradients"
+TAKE = "take generator state"
 
 
 def capture(
@@ -336,12 +337,12 @@ class _Builder:
         self.tokens, self.first_tokens = {}, [entered]
 
     def _loss_scratch(self, tangent: fx.Node) -> int:
-        """What a loss outside the model is taken to need on one output: cross entropy's log-probabilities and their
-        gradient, in single precision at least, and the gradient of the cast to it where there is one.
+        """What a loss outside the model is taken to need on one output: a mean of squares takes three copies at once
+        beside its gradient (cross entropy takes two), in single precision at least; the cast to it takes two more.
         """
         found = 0
         for tensor in storage.tensors(tangent):
-            copies = 2 if tensor.element_size() >= 4 else 3
+            copies = 3 if tensor.element_size() >= 4 else 5
             size = copies * tensor.numel() * max(4, tensor.element_size())
             found += -(-size // self.unit) * self.unit if tensor.device == self.device else 0
         return found

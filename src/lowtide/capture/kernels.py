@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowtide.capture.gru import gru_on_cpu
 from lowtide.capture.recurrent import RECURRENT
 
 aten = torch.ops.aten
@@ -130,14 +131,15 @@ def attention_on_cpu(
 def for_tensors(tensors: Iterable[Any], kind: str = "cpu") -> Mapping[Any, Callable[..., Any]]:
     """What to trace with where these are the inputs; `kind` is the device that stands behind the meta device."""
     kinds = {tensor.device.type for tensor in tensors if isinstance(tensor, Tensor)}
-    return KERNELS[kind] if "meta" in kinds else RECURRENT if "cuda" in kinds else {}
+    return KERNELS[kind] if "meta" in kinds else RECURRENT if "cuda" in kinds else ON_CPU
 
 
+ON_CPU: Mapping[Any, Callable[..., Any]] = {aten.gru.input: gru_on_cpu}
 KERNELS: Mapping[str, Mapping[Any, Callable[..., Any]]] = {
     "cuda": {
         aten.scaled_dot_product_attention.default: attention_on_cuda,
         aten.batch_norm.default: batch_norm_on_cuda,
         aten.dropout.default: dropout_on_cuda,
     },
-    "cpu": {aten.scaled_dot_product_attention.default: attention_on_cpu},
+    "cpu": {aten.scaled_dot_product_attention.default: attention_on_cpu, **ON_CPU},
 }

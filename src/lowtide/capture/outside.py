@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from lowtide import _compat
 from lowtide._compat import tree_leaves
+from lowtide.errors import UnsupportedModel
 
 _OURS = {"CompiledFunctionBackward", "_NotPlannedBackward", "torch::autograd::AccumulateGrad"}
 
@@ -24,10 +26,12 @@ class Outside:
 
     counts   how many of each
     tensors  what they saved
+    leaves   what they make gradients of
     """
 
     counts: dict[str, int]
     tensors: tuple[torch.Tensor, ...]
+    leaves: tuple[torch.Tensor, ...] = ()
 
     def __str__(self) -> str:
         return ", ".join(f"{name} ({count})" for name, count in sorted(self.counts.items()))
@@ -37,14 +41,22 @@ def outside(output: Any) -> Outside:
     """What the autograd graph behind `output` holds that no captured graph does."""
     counts: Counter[str] = Counter()
     saved: list[torch.Tensor] = []
+    leaves: list[torch.Tensor] = []
     for node in _nodes(output):
         if node.name() in _OURS:
             continue
+        if node.name() == "CheckpointFunctionBackward" or _compat.saved_by_hooks(node):
+            raise UnsupportedModel(
+                f"{node.name()}: torch.compile's front end left a checkpoint (torch.utils.checkpoint, or other hooks "
+                "on saved tensors) outside its graphs, so what it makes in backward cannot be planned. Take it out of "
+                "the model: Lowtide chooses what to run again by itself."
+            )
+        leaves += [following.variable for following, _ in node.next_functions if hasattr(following, "variable")]
         mine = list(_saved(node))
         if mine:
             counts[node.name().removesuffix("0").removesuffix("Backward")] += 1
             saved += mine
-    return Outside(dict(counts), tuple(saved))
+    return Outside(dict(counts), tuple(saved), tuple(leaves))
 
 
 def _nodes(output: Any) -> Iterator[Any]:

@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from lowtide.program import Op, Program, Value
 
+LEAVE, ENTER, GIVE = "leave", "enter", "hand over gradients"
+
 
 def join(programs: Sequence[Program]) -> Program:
     """The Program of a step that runs these graphs one after another; one graph is its own step."""
@@ -47,8 +49,22 @@ def split(programs: Sequence[Program], runs: Sequence[int]) -> list[list[int]]:
 
 
 def settle(programs: Sequence[Program], runs: Sequence[int]) -> list[int]:
-    """The order in which a joined sequence really runs: every graph's runs within its own forward and backward."""
-    return in_turn(programs, split(programs, runs))
+    """The order in which a joined sequence really runs: every graph's runs within its own forward and backward, at the
+    end of which it hands over its outputs and its gradients, wherever the sequence says so.
+    """
+    parts = split(programs, runs)
+    return in_turn(programs, [_hand_over_last(program, part) for program, part in zip(programs, parts, strict=True)])
+
+
+def _hand_over_last(program: Program, part: list[int]) -> list[int]:
+    cut = next((i for i, op in enumerate(part) if program.ops[op].name == ENTER), len(part))
+    halves = part[:cut], part[cut:]
+    return [op for half, name in zip(halves, (LEAVE, GIVE), strict=True) for op in _last(program, half, name)]
+
+
+def _last(program: Program, half: list[int], name: str) -> list[int]:
+    """The runs with those of the op of this name at the end."""
+    return sorted(half, key=lambda op: program.ops[op].name == name)
 
 
 def in_turn(programs: Sequence[Program], parts: Sequence[Sequence[int]]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -10,10 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from lowtide._compat import tree_leaves
 from lowtide.measure.allocated import allocated
 from lowtide.measure.live import storage_bytes, tensors_of
 from lowtide.measure.optimizer import OptimizerNeed, state_bytes
 from lowtide.program import Program
+
+# What nn.Module keeps in dictionaries of its own; parameters and buffers are counted as such.
+_OWN = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Held:
     others       what is allocated for anything else: other models, targets of the loss, the workspaces of cuBLAS (CUDA)
     known        the storages counted in `model`
     unplanned    what operators outside the captured graphs save for backward
+    constants    tensors that are part of the captured graphs
     """
 
     device: torch.device
@@ -36,6 +41,7 @@ class Held:
     others: int
     known: frozenset[int]
     unplanned: int = 0
+    constants: int = 0
 
     @classmethod
     def now(cls, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer | None) -> Held:
@@ -46,7 +52,8 @@ class Held:
         given = list(tensors_of([batch]))
         gradients = [t.grad for t in (*parameters, *given) if t.is_leaf and t.grad is not None]
         counted = {id(gradient) for gradient in gradients}
-        everything = [*parameters, *model.buffers(), *(tensor for tensor in given if id(tensor) not in counted)]
+        given = [tensor for tensor in given if id(tensor) not in counted]
+        everything = [*parameters, *model.buffers(), *attributes(model), *given]
         need = state_bytes(optimizer) if optimizer is not None else OptimizerNeed(0, 0)
         there = [everything, gradients, [] if optimizer is None else list(tensors_of(list(optimizer.state.values())))]
         return cls(
@@ -58,22 +65,42 @@ class Held:
             known=frozenset(id(tensor.untyped_storage()) for tensor in everything),
         )
 
-    def with_saved(self, tensors: Sequence[torch.Tensor]) -> Held:
-        """The same, with tensors counted that are saved outside the captured graphs, and room for two gradients of the
-        largest, which is what plain backward has at once.
+    def with_saved(self, tensors: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor] = ()) -> Held:
+        """The same, with tensors counted that are saved outside the captured graphs, the gradients made there, and room
+        for two gradients of the largest, which is what plain backward has at once.
         """
         unit = 512 if self.device.type == "cuda" else 1
         new = [tensor for tensor in tensors if id(tensor.untyped_storage()) not in self.known]
         largest = max((storage_bytes([tensor], self.device, unit=unit) for tensor in new), default=0)
-        return replace(self, unplanned=storage_bytes(new, self.device, unit=unit) + 2 * largest)
+        made = storage_bytes(leaves, self.device, unit=unit)
+        return replace(self, unplanned=storage_bytes(new, self.device, unit=unit) + 2 * largest + made)
+
+    def with_constants(self, tensors: Iterable[torch.Tensor]) -> Held:
+        """The same, with the constants of the captured graphs counted."""
+        unit = 512 if self.device.type == "cuda" else 1
+        return replace(self, constants=storage_bytes(tensors, self.device, unit=unit))
 
     @property
     def static(self) -> int:
         """Bytes alive all through forward and backward."""
-        return self.model + self.gradients + self.optimizer.state + self.others + self.unplanned
+        return self.model + self.gradients + self.optimizer.state + self.others + self.unplanned + self.constants
 
     def after(self, program: Program) -> int:
         """Bytes at the peak of the optimizer's step, when the outputs and all gradients are still there."""
         arrays = program.arrays
         handed_out = arrays.output & ((arrays.writer < program.boundary) | (self.gradients == 0))
         return self.static + int(arrays.bytes[handed_out].sum()) + self.optimizer.step_peak
+
+
+def attributes(model: nn.Module) -> Iterator[torch.Tensor]:
+    """The tensors that modules keep in plain attributes, from one step to the next."""
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor) or (isinstance(value, (list, tuple, dict)) and name not in _OWN):
+                yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def attribute_bytes(model: nn.Module) -> int:
+    """Bytes of those on the device of the parameters."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return storage_bytes(attributes(model), device, unit=512 if device.type == "cuda" else 1)

@@ -81,14 +81,16 @@ class Ladder:
 
     @cached_property
     def lowest(self) -> Tried:
-        """The try of least peak."""
+        """The fastest found of the least peak found."""
         best = floor(self.step, self._nested, SINKING)
-        while (lower := self._between(best.seen.peak - 1)) is not None:
+        while (
+            lower := self._served(best.seen.peak - 1, self._neighbours(best.seen.peak - 1, self.levels))
+        ) is not None:
             best = lower
-        return best
-
-    def _nested(self, budget: int) -> list[Tried]:
-        return nested.fitting(self.segments, Search(self.step, budget, self.tries))
+        search = Search(self.step, best.seen.peak, 4 * self.tries)
+        best = search.polish(best)
+        search.wander(best)
+        return search.front.fastest(best.seen.peak) or best
 
     def fastest(self, budget: int) -> Tried | None:
         """The fastest try whose peak is at most `budget`; None where not even the lowest is."""
@@ -96,10 +98,25 @@ class Ladder:
             return self.plain
         if budget < self.working_set.bytes:
             return None
-        found = self._between(budget)
-        if found is None and self.lowest.seen.peak <= budget:
-            return self.lowest
-        return found
+        around = self._neighbours(budget, self.levels)
+        if around is None or around.left is None:
+            if self.lowest.seen.peak > budget:
+                return None
+            if around is None:
+                return self.lowest
+            around.left = self.lowest
+        return self._served(budget, around)
+
+    def _served(self, budget: int, around: Neighbours | None) -> Tried | None:
+        """The fastest try that fits, between two rungs; None where there is none."""
+        if around is None:
+            return None
+        around.dear = frozenset()
+        around.fronts.append(self._rung(budget, around).front)
+        return _chosen(budget, around)
+
+    def _nested(self, budget: int) -> list[Tried]:
+        return nested.fitting(self.segments, Search(self.step, budget, self.tries))
 
     def curve(self, points: int) -> list[Tried]:
         """The fastest tries found from the least budget to the plain step's peak, by rising peak; at most `points`.
@@ -118,15 +135,6 @@ class Ladder:
             if tried is not None:
                 found.add(tried)
         return list(found)
-
-    def _between(self, budget: int) -> Tried | None:
-        """As `fastest`, but for the lowest."""
-        around = self._neighbours(budget, self.levels)
-        if around is None:
-            return None
-        around.dear = frozenset()
-        around.fronts.append(self._rung(budget, around).front)
-        return _chosen(budget, around)
 
     def _neighbours(self, budget: int, levels: int) -> Neighbours | None:
         """The rungs next to a budget, `levels` down; None where at a rung above it nothing fits."""
