@@ -36,6 +36,11 @@ LIMITS: list[tuple[str, str, Callable[[Row], bool]]] = [
         lambda row: row["question"] == "lower_sets" and row["family"] == "pruned" and row["n"] == 600,
     ),
     (
+        "lower_sets, pruned, DenseNet-201 of 706 values",
+        "",
+        lambda row: row["question"] == "lower_sets" and row["graph"] == "DenseNet-201",
+    ),
+    (
         "lower_sets, exact, 12,000 lower sets",
         "120 s, 8 GB",
         lambda row: row["question"] == "lower_sets" and row["family"] == "exact" and row["n"] in (38, 218),

@@ -32,7 +32,7 @@ from zoo import MODELS
 ASKED = PLANNERS.keys() - {"best"}
 # These take ten seconds a budget on long steps, which then are asked for in one budget only.
 SEARCHING = {"nested", "priced"}
-LONG = 100
+LONG = 60
 ENOUGH = 1 << 50
 
 

@@ -12,7 +12,7 @@ from lowtide.planners.step import Step
 from lowtide.program import Program
 
 NAME = "lower_sets"
-SETS = 80
+SETS = 250
 BUDGETS = 12
 IGNORES = (
     "which gradients there are and what backward truly reads, scratch, outputs, what is kept at no choice, and when "

@@ -82,9 +82,9 @@ def plans(chain: Chain, *, slots: int, most: int) -> list[ChainPlan]:
         found[middle] = _runs(stages, middle, table)
         for a, b in ((low, middle), (middle, high)):
             heappush(stretches, (a - b, a, b))
-    distinct = {tuple(runs) for _, runs in sorted(found.items())}
-    seen = [(replay(chain, runs), runs) for runs in distinct]
-    return sorted((ChainPlan(one.time, one.peak, runs, False) for one, runs in seen), key=lambda plan: plan.peak)
+    distinct = dict.fromkeys(tuple(runs) for _, runs in sorted(found.items()))
+    seen = ((replay(chain, runs), runs) for runs in distinct)
+    return [ChainPlan(one.time, one.peak, runs, False) for one, runs in seen]
 
 
 @dataclass(frozen=True, slots=True)
