@@ -33,7 +33,9 @@ def floor(step: Step, fitting: Fitting, tries: int) -> Tried:
             low = middle
     best = sink(best, search, least)
     while best.seen.peak > least and (fits := fitting(best.seen.peak - 1)):
-        best = min(fits, key=lambda tried: tried.seen.peak)
+        lower = min(fits, key=lambda tried: tried.seen.peak)
+        assert lower.seen.peak < best.seen.peak, "what is said to fit does not"
+        best = lower
     return best
 
 

@@ -15,6 +15,7 @@ from lowtide.planners.step import Step
 from lowtide.planners.working_set import WorkingSet
 
 SINKING = 15_000  # tries to bring the lowest peak down
+NEAR = 1.5  # times the working set: budgets at which the lowest is worth its while
 WIDE = 0.01  # of the plain step's time: a gap at which segments of segments are looked at too
 
 
@@ -81,24 +82,17 @@ class Ladder:
 
     @cached_property
     def lowest(self) -> Tried:
-        """The fastest found of the least peak found."""
+        """The fastest found of the least peak found; below it nothing is served."""
         best = floor(self.step, self._nested, SINKING)
-        while best.seen.peak > self.working_set.bytes:
-            below = best.seen.peak - 1
-            lower = self._served(below, self._neighbours(below, self.levels))
-            if lower is None:
-                break
-            best = lower
-        search = Search(self.step, best.seen.peak, 4 * self.tries)
-        best = search.polish(best)
-        search.wander(best)
+        search = Search(self.step, best.seen.peak, 3 * self.tries)
+        search.wander(search.polish(best))
         return search.front.fastest(best.seen.peak) or best
 
     def fastest(self, budget: int) -> Tried | None:
         """The fastest try whose peak is at most `budget`; None where not even the lowest is."""
         if budget >= self.plain.seen.peak:
             return self.plain
-        if budget < self.working_set.bytes:
+        if self._is_below_all(budget):
             return None
         around = self._neighbours(budget, self.levels)
         if around is None or around.left is None:
@@ -107,18 +101,21 @@ class Ladder:
             if around is None:
                 return self.lowest
             around.left = self.lowest
-        return self._served(budget, around)
-
-    def _served(self, budget: int, around: Neighbours | None) -> Tried | None:
-        """The fastest try that fits, between two rungs; None where there is none."""
-        if around is None:
-            return None
         around.dear = frozenset()
         around.fronts.append(self._rung(budget, around).front)
         return _chosen(budget, around)
 
+    def _is_below_all(self, budget: int) -> bool:
+        """Whether a budget is below the lowest; that is looked for only near the working set, for it takes a while."""
+        least = self.working_set.bytes
+        return budget < least or (budget < NEAR * least and budget < self.lowest.seen.peak)
+
     def _nested(self, budget: int) -> list[Tried]:
-        return nested.fitting(self.segments, Search(self.step, budget, self.tries))
+        runs = nested.Table.of(self.segments, budget).runs()
+        if runs is None:
+            return []
+        tried = Tried.itself(self.step, runs)
+        return [tried] if tried.seen.peak <= budget else []
 
     def curve(self, points: int) -> list[Tried]:
         """The fastest tries found from the least budget to the plain step's peak, by rising peak; at most `points`.
@@ -160,7 +157,7 @@ class Ladder:
 
     def _rung(self, budget: int, around: Neighbours) -> Rung:
         """Search at a budget between two rungs, beginning with what was dear above."""
-        if budget < self.working_set.bytes:
+        if self._is_below_all(budget):
             return Rung(None)
         if around.right.seen.peak <= budget:
             return Rung(around.right)
