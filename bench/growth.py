@@ -66,12 +66,12 @@ def draw(rows: Iterable[Row]) -> str:
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
     ]
     for power in range(x_ends[0], x_ends[1] + 1):
-        lines.append(_line(x(power), y(y_ends[0]), x(power), y(y_ends[1])))
-        lines.append(_text(x(power), HEIGHT - BOTTOM + 20, f"{10**power:,}", "middle"))
+        lines.append(grid_line(x(power), y(y_ends[0]), x(power), y(y_ends[1])))
+        lines.append(words_at(x(power), HEIGHT - BOTTOM + 20, f"{10**power:,}", "middle"))
     for power in range(y_ends[0], y_ends[1] + 1):
-        lines.append(_line(x(x_ends[0]), y(power), x(x_ends[1]), y(power)))
-        lines.append(_text(LEFT - 8, y(power) + 4, f"{10.0**power:g} s", "end"))
-    lines.append(_text(x(sum(x_ends) / 2), HEIGHT - 8, "layers, stages or values", "middle"))
+        lines.append(grid_line(x(x_ends[0]), y(power), x(x_ends[1]), y(power)))
+        lines.append(words_at(LEFT - 8, y(power) + 4, f"{10.0**power:g} s", "end"))
+    lines.append(words_at(x(sum(x_ends) / 2), HEIGHT - 8, "layers, stages or values", "middle"))
     for number, (name, line) in enumerate(found.items()):
         colour = COLOURS[number]
         places = [(x(log10(n)), y(log10(seconds))) for n, seconds in line]
@@ -81,16 +81,16 @@ def draw(rows: Iterable[Row]) -> str:
         height = TOP + 20 + 24 * number
         beside = WIDTH - RIGHT + 25
         lines.append(f'<circle cx="{beside}" cy="{height - 4}" r="4" fill="{colour}"/>')
-        lines.append(_text(beside + 12, height, name, "start"))
+        lines.append(words_at(beside + 12, height, name, "start"))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _line(*ends: float) -> str:
+def grid_line(*ends: float) -> str:
     a, b, c, d = ends
     return f'<line x1="{a}" y1="{b}" x2="{c}" y2="{d}" stroke="#dddddd"/>'
 
 
-def _text(x: float, y: float, words: str, anchor: str) -> str:
+def words_at(x: float, y: float, words: str, anchor: str) -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>'
 
 
