@@ -22,7 +22,7 @@ def solve(program: Program, budget: int) -> Plan:
     each there is a search that begins with what prices of memory say (`priced`), with segments of segments where
     that leaves a gap (`nested`), and with what was found above and below, and goes on by local search. A larger budget
     never gets a slower plan, nor a smaller one a higher peak, but for budgets less than a 64th of the plain step's
-    peak apart (of a step of more than 3,000 ops, a 16th; of more than 6,000, a quarter).
+    peak apart (of a step of more than 6,000 ops, a 16th; of more than 12,000, a quarter).
 
     The bound is that of `bound.prove`, over all plans with that order of backward ops. The plan is optimal where its
     gap is 0; otherwise nothing more is claimed than the gap itself. The least budget met is often the working set,

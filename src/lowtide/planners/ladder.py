@@ -68,7 +68,7 @@ class Ladder:
     def levels(self) -> int:
         """How often budgets are halved."""
         ops = len(self.step.reads)
-        return 6 if ops <= 3000 else 4 if ops <= 6000 else 2
+        return 6 if ops <= 6000 else 4 if ops <= 12_000 else 2
 
     @cached_property
     def segments(self) -> Segments:
