@@ -34,7 +34,7 @@ def drawn(draw: Random) -> Program:
         values.append(Value(f"v{len(values)}", draw.randint(1, 9), role))
         return len(values) - 1
 
-    count = draw.randint(2, 5)
+    count = draw.randint(2, 4)
     made: list[int] = []
     for i in range(count):
         reads = made[-1:]
@@ -77,7 +77,7 @@ def compare(cases: int, seed: int) -> dict:
     for _ in range(cases):
         program = drawn(draw)
         plain = referee.run(program, range(len(program.ops)))
-        budget = plain.peak - draw.randint(1, max(1, plain.peak // 3))
+        budget = plain.peak - draw.randint(1, max(1, plain.peak // 4))
         optimum = least_time(program, budget, backward_in_order=True)
         try:
             plan = best.solve(program, budget)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from lowtide.planners import nested, priced
 from lowtide.planners.choice import Choice, Tried
-from lowtide.planners.floor import floor
+from lowtide.planners.floor import floor, sink
 from lowtide.planners.front import Front
 from lowtide.planners.search import Search
 from lowtide.planners.segments import Segments
@@ -84,9 +84,14 @@ class Ladder:
     def lowest(self) -> Tried:
         """The fastest found of the least peak found; below it nothing is served."""
         best = floor(self.step, self._nested, SINKING)
-        search = Search(self.step, best.seen.peak, 3 * self.tries)
-        search.wander(search.polish(best))
-        return search.front.fastest(best.seen.peak) or best
+        while True:
+            search = Search(self.step, best.seen.peak, 3 * self.tries)
+            search.wander(search.polish(best))
+            best = search.front.fastest(best.seen.peak) or best
+            lower = sink(best, Search(self.step, 0, SINKING), self.working_set.bytes)
+            if lower.seen.peak == best.seen.peak:
+                return best
+            best = lower
 
     def fastest(self, budget: int) -> Tried | None:
         """The fastest try whose peak is at most `budget`; None where not even the lowest is."""
