@@ -30,9 +30,6 @@ from training import case_of, optimizer_of, same, train
 from zoo import MODELS
 
 ASKED = PLANNERS.keys() - {"best"}
-# These take ten seconds a budget on long steps, which then are asked for in one budget only.
-SEARCHING = {"nested", "priced"}
-LONG = 60
 ENOUGH = 1 << 50
 
 
@@ -88,8 +85,6 @@ def budgets(reached: Reached, planner: str) -> Iterator[int]:
     if planner == "exact" and ops > exact_program.MOST:
         with pytest.raises(InvalidProblem, match=f"takes steps of at most {exact_program.MOST} ops"):
             plan_step(reached, ENOUGH, PLANNERS[planner])
-    elif planner in SEARCHING and ops > LONG:
-        yield middle(reached)
     else:
         least, most = least_budget(reached, planner), plain_budget(reached)
         yield from (least, (least + most) // 2, most)

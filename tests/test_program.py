@@ -155,3 +155,13 @@ def test_any_line_lost_or_cut_is_an_error_of_ours(program: Program, data: st.Dat
     end = data.draw(st.integers(start, min(len(text), start + 9)))
     with contextlib.suppress(InvalidProgram):
         Program.parse(text[:start] + data.draw(st.text(max_size=3)) + text[end:])
+
+
+def test_sums_that_arrays_could_not_hold_are_refused() -> None:
+    """2**53 bytes in all are the most."""
+    values = (Value("x", 2**53, Role.ACTIVATION),)
+    assert Program(values, (Op("f", Phase.FORWARD, (), (0,)),)).values == values
+    with pytest.raises(InvalidProgram, match="bytes in all"):
+        Program(values, (Op("f", Phase.FORWARD, (), (0,), scratch=1),))
+    with pytest.raises(InvalidProgram, match="nanoseconds in all"):
+        Program((Value("x", 1, Role.ACTIVATION),), (Op("f", Phase.FORWARD, (), (0,), ns=2**53 + 1),))

@@ -21,6 +21,8 @@ from lowtide.measure.held import Held
 from lowtide.plan import Plan
 from lowtide.planners import best
 from lowtide.planners.registry import Planner
+from lowtide.planners.step import Step
+from lowtide.planners.working_set import WorkingSet
 from lowtide.program import Program
 
 Runs = tuple[int, ...]
@@ -115,13 +117,16 @@ def plan_curve(reached: Reached, points: int) -> Frontier:
             refusal = error
             continue
         found.setdefault(fitting.runs, replace(fitting, budget=fitting.peak))
-    if refusal is not None and not found:
+    if refusal is not None:
+        # Something besides the timeline binds: where it does is where the curve begins.
         fitting = plan_step(reached, refusal.needed, on_the_curve)
-        found[fitting.runs] = replace(fitting, budget=fitting.peak)
-    if not plans[0].reruns:
-        return Frontier(tuple(found.values()), static + plans[0].peak, _place(program, 0) if program.ops else "")
-    working_set = best.ladder_of(program).working_set
-    return Frontier(tuple(found.values()), static + working_set.bytes, _place(program, working_set.at))
+        found.setdefault(fitting.runs, replace(fitting, budget=fitting.peak))
+    rising: list[Plan] = []
+    for plan in sorted(found.values(), key=lambda plan: (plan.peak, plan.time)):
+        if not rising or plan.time < rising[-1].time:
+            rising.append(plan)
+    working_set = WorkingSet.of(Step.of(program))
+    return Frontier(tuple(rising), static + working_set.bytes, _place(program, working_set.at) if program.ops else "")
 
 
 def checked(plan: Plan, reached: Reached) -> Plan:

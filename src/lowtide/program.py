@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from lowtide.errors import InvalidProgram
 
 HEADER = "lowtide program 1"
+MOST = 2**53
 E = TypeVar("E", bound=Enum)
 
 
@@ -325,6 +326,12 @@ def _check(program: Program) -> None:
     for i, value in enumerate(values):
         if not isinstance(value.bytes, int) or value.bytes < 0:
             raise InvalidProgram(f"value {i} ({value.name}): bytes is {value.bytes!r}, not a whole number >= 0")
+    for what, total in (
+        ("bytes", sum(value.bytes for value in values) + sum(op.scratch for op in ops if isinstance(op.scratch, int))),
+        ("nanoseconds", sum(op.ns for op in ops if isinstance(op.ns, int))),
+    ):
+        if total > MOST:
+            raise InvalidProgram(f"{total} {what} in all, more than {MOST}: arrays could not hold their sums")
     made = [value.role is Role.STATIC for value in values]
     written = [False] * len(values)
     backward = False

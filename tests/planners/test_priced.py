@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lowtide import referee
 from lowtide.errors import BudgetTooSmall
-from lowtide.planners import best, keep_all, nested, priced, sqrt
+from lowtide.planners import best, greedy, keep_all, nested, priced, sqrt
 from lowtide.program import Program
 from tests.oracles.programs import least_time, mirrored, programs
 from tests.planners.test_planners import chain, check_promise, check_remedy
@@ -47,11 +47,11 @@ def test_the_budget_named_works_and_one_byte_less_does_not(planner: ModuleType, 
 
 
 @settings(max_examples=25, deadline=None)
-@given(mirrored(6), st.integers(0, 30))
+@given(mirrored(6) | programs(), st.integers(0, 30))
 def test_best_is_never_worse_than_another(program: Program, saved: int) -> None:
     """Neither slower, nor with a weaker bound, nor refusing what another planner does."""
     budget = plain_peak(program) - saved
-    for planner in (keep_all, sqrt, priced, nested):
+    for planner in (keep_all, sqrt, greedy, priced, nested):
         try:
             other = planner.solve(program, budget)
         except BudgetTooSmall:

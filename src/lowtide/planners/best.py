@@ -43,7 +43,7 @@ def solve(program: Program, budget: int) -> Plan:
 
 
 def curve(program: Program, points: int = 30) -> list[Plan]:
-    """The plans from the least budget that works to the plain step, by rising peak; at most `points` of them.
+    """The plans from the least budget that works to the plain step, by rising peak; at most `points` of them, or 2.
 
     A plan's budget is its own peak. It takes about as long as a few plans; `solve` at the same budget looks closer, and
     may find a somewhat faster plan.

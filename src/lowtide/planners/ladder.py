@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lowtide.planners import nested, priced
+from lowtide.planners.bound import narrowed
 from lowtide.planners.choice import Choice, Tried
 from lowtide.planners.floor import floor, sink
 from lowtide.planners.front import Front
@@ -15,7 +16,9 @@ from lowtide.planners.step import Step
 from lowtide.planners.working_set import WorkingSet
 
 SINKING = 15_000  # tries to bring the lowest peak down
-NEAR = 1.5  # times the working set: budgets at which the lowest is worth its while
+SHORT = 300  # ops of a step for which time is no concern
+ROUNDS = 3  # of planning for less than the lowest, for a longer step
+NEAR = 1.5  # times the working set: budgets at which the lowest of a longer step is worth its while
 WIDE = 0.01  # of the plain step's time: a gap at which segments of segments are looked at too
 
 
@@ -55,7 +58,7 @@ class Ladder:
     step's peak down to the one that is asked for. What is found at a rung stands for it once and for all, and bounds
     what may be used between it and the next: nothing faster than what the rung above has, or slower than the rung
     below; nor with a higher peak than the one, or a lower peak than the other. Two budgets with a rung between them
-    so compare as they should. Between two neighbouring rungs at the foot, budgets are served from the same tries.
+    so compare as they should. Between two neighbouring rungs at the foot, each budget has a search of its own.
     """
 
     def __init__(self, step: Step) -> None:
@@ -82,8 +85,13 @@ class Ladder:
 
     @cached_property
     def lowest(self) -> Tried:
-        """The fastest found of the least peak found; below it nothing is served."""
+        """The fastest found of the least peak found."""
         best = floor(self.step, self._nested, SINKING)
+        for _ in range(ROUNDS if len(self.step.reads) > SHORT else best.seen.peak):
+            fits = self._fitting(best.seen.peak - 1) if best.seen.peak > self.working_set.bytes else []
+            if not fits:
+                break
+            best = min(fits, key=lambda tried: tried.seen.peak)
         while True:
             search = Search(self.step, best.seen.peak, 3 * self.tries)
             search.wander(search.polish(best))
@@ -106,14 +114,21 @@ class Ladder:
             if around is None:
                 return self.lowest
             around.left = self.lowest
+        if around.left.seen.time <= around.right.seen.time:
+            return around.left if around.right.seen.peak > budget else around.right
         around.dear = frozenset()
         around.fronts.append(self._rung(budget, around).front)
         return _chosen(budget, around)
 
     def _is_below_all(self, budget: int) -> bool:
-        """Whether a budget is below the lowest; that is looked for only near the working set, for it takes a while."""
+        """Whether a budget is below the lowest, which of a long step is sought only near the working set."""
         least = self.working_set.bytes
-        return budget < least or (budget < NEAR * least and budget < self.lowest.seen.peak)
+        near = budget < NEAR * least or len(self.step.reads) <= SHORT
+        return budget < least or (near and budget < self.lowest.seen.peak)
+
+    def _fitting(self, budget: int) -> list[Tried]:
+        fits = nested.fitting(self.segments, Search(self.step, budget, self.tries))
+        return fits or priced.fitting(narrowed(self.step, budget)[0], Search(self.step, budget, self.tries))
 
     def _nested(self, budget: int) -> list[Tried]:
         runs = nested.Table.of(self.segments, budget).runs()

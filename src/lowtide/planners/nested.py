@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lowtide.plan import Plan
 from lowtide.planners import priced
 from lowtide.planners.bound import narrowed
-from lowtide.planners.choice import Choice, Tried
+from lowtide.planners.choice import Tried
 from lowtide.planners.floor import floor
 from lowtide.planners.promise import promise, too_small
 from lowtide.planners.replay import replay
@@ -96,9 +96,8 @@ def fitting(segments: Segments, search: Search) -> list[Tried]:
         runs = Table.of(segments, search.budget * percent // 100).runs()
         if runs is None:
             continue
-        choice = Choice.of(step, runs.tolist())
-        itself = Tried(choice, runs, replay(step.program, runs))
-        fits += [tried for tried in (itself, search.repair(search.attempt(choice))) if search.fits(tried)]
+        itself = Tried.itself(step, runs)
+        fits += [tried for tried in (itself, search.repair(search.attempt(itself.choice))) if search.fits(tried)]
     return sorted(fits, key=lambda tried: (tried.seen.time, tried.seen.peak))
 
 

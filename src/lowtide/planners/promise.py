@@ -35,6 +35,10 @@ def every_op_once(program: Program) -> Bound:
 
 def too_small(program: Program, runs: Sequence[int], budget: int, *, planner: str) -> BudgetTooSmall:
     """The error of a planner whose least peak is that of `runs`, with the narrowest place named."""
+    if not len(runs):
+        return BudgetTooSmall(
+            f"{planner}: a budget of {budget} bytes is below 0", budget=budget, needed=0, narrowest=""
+        )
     seen: Replay = replay(program, runs)
     op = program.ops[runs[seen.at]]
     where = f" in {op.where}" if op.where else ""
