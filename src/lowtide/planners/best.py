@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from lowtide.plan import Plan
 from lowtide.planners.bound import narrowed
 from lowtide.planners.ladder import Ladder
@@ -12,6 +14,7 @@ from lowtide.program import Program
 
 NAME = "best"
 SEARCHED = "backward in the program's order; reruns by prices of memory, by segments of segments, and by local search"
+KEPT = 10_000  # ops of the steps whose ladders are kept, but for the last one's
 _ladders: list[Ladder] = []
 
 
@@ -62,15 +65,28 @@ def curve(program: Program, points: int = 30) -> list[Plan]:
 
 
 def forget() -> None:
-    """Let go of the ladder that is kept, so that the next plan is made from nothing."""
+    """Let go of the ladders that are kept, so that the next plan is made from nothing."""
     _ladders.clear()
 
 
 def ladder_of(program: Program) -> Ladder:
-    """The ladder of a step; that of the step asked for last is kept, for planning often asks for one several times."""
+    """The ladder of a step. Those of the last few are kept, for planning often asks for one several times."""
     for ladder in _ladders:
-        if ladder.step.program is program:
+        if _same(ladder.step.program, program):
             return ladder
     ladder = Ladder(Step.of(program))
-    _ladders[:] = [ladder]
+    kept = [ladder, *_ladders]
+    while len(kept) > 1 and sum(len(one.step.reads) for one in kept) > KEPT:
+        kept.pop()
+    _ladders[:] = kept
     return ladder
+
+
+def _same(one: Program, other: Program) -> bool:
+    if one is other:
+        return True
+    return (
+        one.fingerprint == other.fingerprint
+        and np.array_equal(one.arrays.ns, other.arrays.ns)
+        and np.array_equal(one.arrays.scratch, other.arrays.scratch)
+    )

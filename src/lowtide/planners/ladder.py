@@ -87,7 +87,7 @@ class Ladder:
     def lowest(self) -> Tried:
         """The fastest found of the least peak found."""
         best = floor(self.step, self._nested, SINKING)
-        for _ in range(ROUNDS if len(self.step.reads) > SHORT else best.seen.peak):
+        for _ in range(ROUNDS if len(self.step.reads) > SHORT else 10 * ROUNDS):
             fits = self._fitting(best.seen.peak - 1) if best.seen.peak > self.working_set.bytes else []
             if not fits:
                 break
