@@ -114,10 +114,9 @@ class Ladder:
             if around is None:
                 return self.lowest
             around.left = self.lowest
-        if around.left.seen.time <= around.right.seen.time:
-            return around.left if around.right.seen.peak > budget else around.right
-        around.dear = frozenset()
-        around.fronts.append(self._rung(budget, around).front)
+        if around.left.seen.time > around.right.seen.time:
+            around.dear = frozenset()
+            around.fronts.append(self._rung(budget, around).front)
         return _chosen(budget, around)
 
     def _is_below_all(self, budget: int) -> bool:

@@ -76,10 +76,10 @@ def look(segments: Segments, budget: int) -> Tried | None:
     return min(polished, key=lambda tried: tried.rank, default=None)
 
 
-def segmented(step: Step, cuts: int = CUTS) -> Segments:
+def segmented(step: Step) -> Segments:
     """The step's segments, in ways that keep all, the dearest half, the dearest quarter and nothing."""
-    cut, arrays = Cuts.of(step, cuts), step.program.arrays
-    used = np.array([bool(uses) for uses in step.uses], dtype=bool) & cut.movable
+    cut, arrays = Cuts.of(step, CUTS), step.program.arrays
+    used = step.flags.used & cut.movable
     worth = np.where(used, arrays.ns[arrays.writer] / np.maximum(1, arrays.bytes), -1.0)
     order = np.argsort(-worth, kind="stable")
     below = np.zeros(used.size)

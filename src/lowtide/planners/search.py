@@ -92,14 +92,14 @@ class Search:
             refused.add(name)
         return None
 
-    def wander(self, tried: Tried, least: int = 0, seed: int = 0) -> Tried:
+    def wander(self, tried: Tried, least: int = 0) -> Tried:
         """Hold a few values more, repair and polish, as long as tries are left; the best seen.
 
         It ends when the time is down to `least`, below which nothing is.
 
         A step is taken if it is hardly worse; the numbers drawn are the same every time.
         """
-        random = Random(seed)
+        random = Random(0)
         best = here = tried
         while self.left > 0 and best.seen.time > least:
             away = [v for v, movable in enumerate(self.movable) if movable and v not in here.choice.kept]

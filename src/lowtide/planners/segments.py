@@ -45,13 +45,12 @@ class Cuts:
     @classmethod
     def of(cls, step: Step, most: int) -> Cuts:
         """The ends, and in each of `most` windows of equal written bytes the place that fewest bytes cross."""
-        waits = _waits(step)
         movable = step.flags.movable & ~_small(step)
         places = _places(step, most, movable)
         moments = len(step.reads) - step.boundary
-        moment = waits[places]
+        moment = _last_moments(step)[places]
         moment[0], moment[-1] = moments, 0
-        until, origin = _reaches(step, places, waits, movable)
+        until, origin = _reaches(step, places, moment, movable)
         size = step.program.arrays.bytes
         change = np.zeros(places.size + 1, dtype=np.int64)
         crosses = until >= origin
@@ -114,6 +113,7 @@ class Segments:
             arrays.bytes,
             arrays.ns,
             arrays.scratch,
+            step.flags.used,
             cuts.movable,
         )
         return cls(
@@ -149,7 +149,7 @@ class Segments:
             arrays.writes_start,
             arrays.writes,
             arrays.writer,
-            _used(step),
+            step.flags.used,
             cuts.movable,
         )
         return runs[:count]
@@ -176,25 +176,21 @@ class Segments:
             arrays.writes_start,
             arrays.writes,
             arrays.writer,
-            _used(step),
+            step.flags.used,
             cuts.movable,
         )
         return runs[:count]
 
 
-def _waits(step: Step) -> Ints:
+def _last_moments(step: Step) -> Ints:
     """Per forward place, the first moment from which on backward reads nothing made there or later."""
     latest = np.zeros(step.boundary + 1, dtype=np.int64)
     for v, uses in enumerate(step.uses):
         if uses:
             op = step.writer[v]
             latest[op] = max(latest[op], uses[-1] - step.boundary + 1)
-    waits: Ints = np.maximum.accumulate(latest[::-1])[::-1].copy()
-    return waits
-
-
-def _used(step: Step) -> Bools:
-    return np.array([bool(uses) for uses in step.uses], dtype=bool)
+    moments: Ints = np.maximum.accumulate(latest[::-1])[::-1].copy()
+    return moments
 
 
 def _small(step: Step) -> Bools:
@@ -202,7 +198,7 @@ def _small(step: Step) -> Bools:
 
     Statistics of a normalisation are such: an op of some size would have to run again for a few bytes.
     """
-    used = _used(step) & step.flags.movable
+    used = step.flags.used & step.flags.movable
     size = np.where(used, step.program.arrays.bytes, 0)
     order = np.argsort(size, kind="stable")
     small = np.zeros(used.size, dtype=bool)
@@ -232,7 +228,7 @@ def _places(step: Step, most: int, movable: Bools) -> Ints:
     return np.array(sorted({0, step.boundary, *best.values()}), dtype=np.int64)
 
 
-def _reaches(step: Step, places: Ints, waits: Ints, movable: Bools) -> tuple[Ints, Ints]:
+def _reaches(step: Step, places: Ints, moment: Ints, movable: Bools) -> tuple[Ints, Ints]:
     """Per value, the last cut that it crosses and the first after it is made (see Cuts)."""
     count = len(step.writer)
     until = np.full(count, NOWHERE, dtype=np.int64)
@@ -241,9 +237,6 @@ def _reaches(step: Step, places: Ints, waits: Ints, movable: Bools) -> tuple[Int
     for op in range(step.boundary):
         for v in step.reads[op]:
             reader[v] = op
-    moment = waits[places]
-    moment[0] = len(step.reads) - step.boundary
-    moment[-1] = 0
     for v in np.flatnonzero(movable).tolist():
         origin[v] = int(np.searchsorted(places, step.writer[v], side="right"))
         crossed = int(np.searchsorted(places, reader[v], side="right")) - 1
@@ -509,6 +502,7 @@ def _costs(
     size: Ints,
     ns: Ints,
     scratch: Ints,
+    used: Bools,
     movable: Bools,
 ) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]:
     """See Segments; the arrays of a sweep have one way more, the last, which keeps nothing."""
@@ -521,9 +515,6 @@ def _costs(
     again_time = np.zeros((ways, cuts, cuts), dtype=np.int64)
     again_peak = np.zeros((ways, cuts, cuts), dtype=np.int64)
     ops = reads_start.size - 1
-    used = np.zeros(size.size, dtype=np.bool_)
-    for at in range(reads_start[boundary], reads_start[ops]):
-        used[reads[at]] = True
     runs = np.empty(ops + boundary + 1, dtype=np.int64)
     change = np.zeros(ops + boundary + 2, dtype=np.int64)
     needed = np.zeros(boundary + 1, dtype=np.bool_)

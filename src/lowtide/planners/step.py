@@ -18,12 +18,14 @@ class Flags:
     forward     per value, see Step
     always      per value, whether it is there all through backward at no choice: forced or held
     movable     per value, whether there is a choice: made in forward, neither forced nor held
+    used        per value, whether a forward op writes it and a backward op reads it
     essential   per forward op, see Step
     """
 
     forward: NDArray[np.bool_]
     always: NDArray[np.bool_]
     movable: NDArray[np.bool_]
+    used: NDArray[np.bool_]
     essential: NDArray[np.bool_]
 
 
@@ -104,7 +106,8 @@ class Step:
         """The same facts as arrays; made once."""
         forward = np.array(self.forward, dtype=bool)
         always = np.array(self.forced, dtype=bool) | np.array(self.held, dtype=bool)
-        return Flags(forward, always, forward & ~always, np.array(self.essential, dtype=bool))
+        used = np.array([bool(uses) for uses in self.uses], dtype=bool)
+        return Flags(forward, always, forward & ~always, used, np.array(self.essential, dtype=bool))
 
 
 def _essential(
