@@ -29,6 +29,8 @@ from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
 from lowtide.capture import kernels, step
 from lowtide.capture.alias import keep_apart
+from lowtide.capture.asked import Answers
+from lowtide.capture.branches import decided
 from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
@@ -246,7 +248,8 @@ class Fitted:
         self._joined: set[tuple[tuple[Slot, Turn], ...]] = set()
         # A code object of its own, so that the front end counts and forgets this model's shapes apart from others'.
         self._root = FunctionType(_lowtide_call.__code__.replace(), globals(), _lowtide_call.__name__)
-        self._compiled = _compat.compile_frames(self._root, self._slot, self._tracing)
+        self._answers = Answers()
+        self._compiled = _compat.compile_frames(self._root, self._slot, self._tracing, self._answers.changed_by)
 
     @property
     def call(self) -> Call:
@@ -315,16 +318,21 @@ class Fitted:
             self._traces += 1
             self._reasons = _compat.graph_breaks()
         self._codes.add(code)
-        askers: set[str] = set()
         chosen = kernels.for_tensors(self.model.parameters())
-        with _compat.eager_kernels(chosen), _compat.tracing_options(), _compat.noting_askers(askers):
+        told = len(self._answers.told)
+        with (
+            _compat.eager_kernels(chosen),
+            _compat.tracing_options(),
+            _compat.logging_afterwards(),
+            _compat.answering(self._answers.answer),
+            _compat.deciding_branches(decided),
+        ):
             yield
-        if askers and "askers" not in self._said:
-            self._said.add("askers")
+        if len(self._answers.told) > told:
             log.info(
-                "lowtide: %s asks whether it is being compiled, and is told so. Where it then takes another path than "
-                "in plain PyTorch, the step is that path's, to the last bit.",
-                " and ".join(sorted(askers)),
+                "lowtide: where the front end cannot take the path of plain PyTorch, code that asks is told that it is "
+                "being compiled: %s. If it then works out something else, the step is that path's, to the last bit.",
+                "; ".join(self._answers.askers),
             )
 
     def share_constants(self, joint: fx.GraphModule) -> None:
