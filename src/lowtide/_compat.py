@@ -529,6 +529,16 @@ def saved_by_hooks(node: Any) -> bool:
     return False
 
 
+def without_autocast() -> contextlib.AbstractContextManager[Any]:
+    """Within it, no operator is cast, whatever `torch.autocast` says."""
+    return torch._C._DisableAutocast()
+
+
+def when_backward_ends(function: Callable[[], Any]) -> None:
+    """Have a function called at the end of the backward pass under way."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Within it, calls go to the kernels without autograd's looking on."""
     return torch._C._AutoDispatchBelowAutograd()
