@@ -181,7 +181,9 @@ def _chain(step: Pass, schedule: Schedule, inputs: Sequence[Any]) -> tuple[torch
     given = list(inputs)
     before: Any = None
     for number in reversed(range(len(schedule))):
-        before = _GradientPiece.apply(step, number, schedule[number], before, *(inputs[place] for place in schedule[number]))
+        before = _GradientPiece.apply(
+            step, number, schedule[number], before, *(inputs[place] for place in schedule[number])
+        )
         for place in schedule[number]:
             given[place] = inputs[place].detach()
     return before, given
