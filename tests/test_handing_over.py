@@ -14,7 +14,7 @@ from torch.nn import functional
 import lowtide
 from lowtide.capture import joint
 from lowtide.measure.live import LiveBytes
-from test_uses import Fit, assert_same, batch, check_exact, fitted, least, plain, roomy, tensors
+from test_uses import Fit, assert_same, check_exact, fitted, least, plain, roomy, tensors
 
 WIDTH, LAYERS = 64, 6
 
