@@ -63,7 +63,7 @@ class Ladder:
 
     def __init__(self, step: Step) -> None:
         self.step = step
-        self.plain = Tried.of(step, Choice(frozenset(v for v, made in enumerate(step.forward) if made)))
+        self.plain = Tried.of(step, Choice.plain(step))
         self.tries = priced.tries(step)
         self.rungs: dict[int, Rung] = {}
 

@@ -149,7 +149,7 @@ def rounded(relaxed: Relaxed, prices: Prices, part: float = 0.5) -> Choice:
             (kept.discard if x[gap.choice] >= part else kept.add)(gap.value)
         elif gap.choice != step.writer[gap.value] and x[gap.choice] >= part:
             drops.add((gap.before, gap.value))
-    return Choice(frozenset(kept), frozenset(drops))
+    return Choice.keeping(step, kept, drops)
 
 
 def modelled(relaxed: Relaxed, x: NDArray[np.float64]) -> NDArray[np.float64]:
