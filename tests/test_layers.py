@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "lowtide"
-NOUNS = {"errors", "program", "plan", "budget"}
+NOUNS = {"errors", "program", "plan", "budget", "device"}
 MAY_IMPORT = {
     "errors": set(),
     "budget": {"errors"},
+    "device": {"errors"},
     "program": {"errors"},
     "plan": {"errors", "program", "budget"},
     "frontier": {"errors", "plan", "budget"},
@@ -28,10 +29,10 @@ MAY_IMPORT = {
     "report": NOUNS | {"referee"},
     "solve": NOUNS | {"referee", "planners"},
     "integrations": {"errors", "api"},
-    "__init__": {"errors", "program", "plan", "api"},
+    "__init__": {"errors", "program", "plan", "device", "measure", "api"},
 }
 KNOW_ALL = {"api", "fitted", "planning", "cli", "__main__"}
-WITHOUT_TORCH = {"__init__", "errors", "budget", "program", "plan", "referee", "planners", "report", "solve"}
+WITHOUT_TORCH = {"__init__", "errors", "budget", "device", "program", "plan", "referee", "planners", "report", "solve"}
 
 
 def breaches(room: str, text: str) -> Iterator[str]:

@@ -12,6 +12,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from lowtide import measure
+from lowtide.device import Device
 from lowtide.errors import (
     BudgetTooSmall,
     InvalidBudget,
@@ -34,6 +36,7 @@ __all__ = [
     "Batch",
     "Bound",
     "BudgetTooSmall",
+    "Device",
     "InvalidBudget",
     "InvalidPlan",
     "InvalidProblem",
@@ -50,6 +53,7 @@ __all__ = [
     "apply",
     "fit",
     "frontier",
+    "measure",
     "plan",
     "unfit",
 ]

@@ -33,9 +33,10 @@ from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
 from lowtide.captured import Captured
+from lowtide.device import Device
 from lowtide.errors import UnsupportedModel
+from lowtide.measure.costs import Estimated
 from lowtide.measure.held import Held, attribute_bytes
-from lowtide.measure.roofline import Device, device_like, estimate
 from lowtide.plan import Plan
 from lowtide.planners.registry import Planner
 from lowtide.planning import Reached, Runs, least
@@ -62,6 +63,7 @@ class Settings:
     loss_inside  whether the model works out its loss itself; None: it does where an output is a single number
     max_shapes   how many shapes of input are kept planned
     device       the device planned for, where it is another than the model's
+    price        gives a captured graph its costs; None: estimated for the device
     """
 
     plan: Callable[[Reached], Plan]
@@ -70,6 +72,7 @@ class Settings:
     loss_inside: bool | None
     max_shapes: int
     device: Device | None = None
+    price: Callable[[Captured], Captured] | None = None
 
 
 class Call:
@@ -186,7 +189,7 @@ class Slot:
         def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
             self.owner.share_constants(joint)
             captured = capture(joint, outputs, handed_on, device.kind if device else None)
-            self.captured = replace(captured, program=estimate(captured, device or device_like(captured.device.type)))
+            self.captured = (self.owner.settings.price or Estimated(device))(captured)
             if turn not in self.runs:
                 self.runs[turn] = self.owner.first_runs(self, call)
             return emit(self.captured, self.runs[turn])
