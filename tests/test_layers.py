@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "lowtide"
-NOUNS = {"errors", "program", "plan", "budget", "device"}
+NOUNS = {"errors", "program", "plan", "budget", "device", "allocator"}
 MAY_IMPORT = {
     "errors": set(),
     "budget": {"errors"},
     "device": {"errors"},
+    "allocator": set(),
     "program": {"errors"},
     "plan": {"errors", "program", "budget"},
     "frontier": {"errors", "plan", "budget"},
@@ -32,7 +33,19 @@ MAY_IMPORT = {
     "__init__": {"errors", "program", "plan", "device", "measure", "api"},
 }
 KNOW_ALL = {"api", "fitted", "planning", "cli", "__main__"}
-WITHOUT_TORCH = {"__init__", "errors", "budget", "device", "program", "plan", "referee", "planners", "report", "solve"}
+WITHOUT_TORCH = {
+    "__init__",
+    "errors",
+    "budget",
+    "device",
+    "allocator",
+    "program",
+    "plan",
+    "referee",
+    "planners",
+    "report",
+    "solve",
+}
 
 
 def breaches(room: str, text: str) -> Iterator[str]:

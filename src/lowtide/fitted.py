@@ -120,7 +120,9 @@ class Call:
         """
         with _compat.plain_tensors():
             self._owner.in_attributes = attribute_bytes(self._owner.model)
-            held = Held.now(self._owner.model, self.inputs, self._owner.settings.optimizer)
+            settings = self._owner.settings
+            kind = settings.device.kind if settings.device else None
+            held = Held.now(self._owner.model, self.inputs, settings.optimizer, kind)
         if len(self.slots) > 1:
             return replace(held, others=self._owner.others)
         self._owner.others = held.others

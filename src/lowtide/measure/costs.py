@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from lowtide import _compat
+from lowtide.allocator import charged
 from lowtide.captured import Action, Captured, RecordedCall, Snapshot
 from lowtide.device import Device, resembling
 from lowtide.measure.arguments import Arguments
@@ -64,18 +65,15 @@ class Measured:
         self._known.update({key: Cost(*cost) for key, cost in cached.items()})
         why = self._measure(machine, {key: calls[key] for key in missing if key not in cached})
         estimated = estimate(captured, resembling(self._clock.name, self._clock.device.type))
-        unit = 512 if self._clock.device.type == "cuda" else 1
-        ops = tuple(
-            self._op(op, signature(action), unit) for op, action in zip(estimated.ops, captured.actions, strict=True)
-        )
+        ops = tuple(self._op(op, signature(action)) for op, action in zip(estimated.ops, captured.actions, strict=True))
         words = f"measured on {self._clock.name}" + _exceptions(captured, why)
         return replace(captured, program=replace(estimated, ops=ops), costs=words)
 
-    def _op(self, op: Op, key: str, unit: int) -> Op:
+    def _op(self, op: Op, key: str) -> Op:
         cost = self._known.get(key)
         if cost is None:
             return op
-        return replace(op, ns=cost.ns, scratch=op.scratch + -(-cost.workspace // unit) * unit)
+        return replace(op, ns=cost.ns, scratch=op.scratch + charged(cost.workspace, self._clock.device.type))
 
     def _measure(self, machine: str, actions: dict[str, Action]) -> dict[str, str]:
         """Measure these; of those that cannot be, why."""
