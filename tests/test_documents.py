@@ -20,7 +20,7 @@ from lowtide.measure.live import LiveBytes
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CALLS = [lowtide.fit, lowtide.unfit, lowtide.plan, lowtide.apply, lowtide.Batch, budget.parse, budget.show, referee.run]
-CALLS += [lowtide.frontier, lowtide.measure.clear, device.named, device.resembling]
+CALLS += [lowtide.frontier, lowtide.measure.clear, lowtide.check, device.named, device.resembling]
 CALLS += [lowtide.Plan.save, lowtide.Plan.load, lowtide.Plan.summary, lowtide.Program.parse]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "lowtide"
-NOUNS = {"errors", "program", "plan", "budget", "device", "allocator"}
+NOUNS = {"errors", "program", "plan", "budget", "check", "device", "allocator"}
 MAY_IMPORT = {
     "errors": set(),
     "budget": {"errors"},
@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "program": {"errors"},
     "plan": {"errors", "program", "budget"},
     "frontier": {"errors", "plan", "budget"},
+    "check": {"errors", "plan", "budget"},
     "referee": {"errors", "program", "plan"},
     "_compat": {"errors"},
     "captured": {"errors", "program"},
@@ -30,7 +31,7 @@ MAY_IMPORT = {
     "report": NOUNS | {"referee"},
     "solve": NOUNS | {"referee", "planners"},
     "integrations": {"errors", "api"},
-    "__init__": {"errors", "program", "plan", "device", "measure", "api"},
+    "__init__": {"errors", "program", "plan", "check", "device", "measure", "api"},
 }
 KNOW_ALL = {"api", "fitted", "planning", "cli", "__main__"}
 WITHOUT_TORCH = {
@@ -39,6 +40,7 @@ WITHOUT_TORCH = {
     "budget",
     "device",
     "allocator",
+    "check",
     "program",
     "plan",
     "referee",

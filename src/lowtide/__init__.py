@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lowtide import measure
+from lowtide.check import Check, Measurement
 from lowtide.device import Device
 from lowtide.errors import (
     BudgetTooSmall,
@@ -28,7 +29,7 @@ from lowtide.plan import Bound, Plan
 from lowtide.program import Op, Phase, Program, Role, Value
 
 if TYPE_CHECKING:
-    from lowtide.api import Batch, apply, fit, frontier, plan, unfit
+    from lowtide.api import Batch, apply, check, fit, frontier, plan, unfit
 
 __version__ = "0.1.0"
 
@@ -36,12 +37,14 @@ __all__ = [
     "Batch",
     "Bound",
     "BudgetTooSmall",
+    "Check",
     "Device",
     "InvalidBudget",
     "InvalidPlan",
     "InvalidProblem",
     "InvalidProgram",
     "LowtideError",
+    "Measurement",
     "Op",
     "Phase",
     "Plan",
@@ -51,6 +54,7 @@ __all__ = [
     "UnsupportedModel",
     "Value",
     "apply",
+    "check",
     "fit",
     "frontier",
     "measure",
@@ -58,8 +62,9 @@ __all__ = [
     "unfit",
 ]
 
-_CALLS = ("Batch", "apply", "fit", "frontier", "plan", "unfit")
-globals().pop("plan")  # The module of that name, which its import above has put in place of the call.
+_CALLS = ("Batch", "apply", "check", "fit", "frontier", "plan", "unfit")
+for _name in ("check", "plan"):  # The modules of these names, which their import has put in place of the calls.
+    globals().pop(_name)
 
 
 class _Package(ModuleType):

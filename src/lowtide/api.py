@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,12 +13,14 @@ from torch import nn
 
 from lowtide import budget as budgets
 from lowtide.captured import Captured
+from lowtide.check import Check
 from lowtide.device import Device, named, resembling
 from lowtide.errors import LowtideError
 from lowtide.fitted import Fitted, Settings, capture_call
 from lowtide.frontier import Frontier
 from lowtide.measure.clock import clock_of
 from lowtide.measure.costs import Estimated, Measured
+from lowtide.measure.gauge import gauge_of
 from lowtide.plan import Plan
 from lowtide.planners import greedy
 from lowtide.planners.registry import PLANNERS
@@ -53,6 +56,7 @@ def fit(
     loss_inside: bool | None = None,
     max_shapes: int = 16,
     costs: str | None = None,
+    check: bool | None = None,
 ) -> Model:
     """Train `model` inside `memory_budget` bytes from now on; the same object comes back.
 
@@ -72,12 +76,16 @@ def fit(
     max_shapes      how many shapes of input are kept planned
     costs           what the plan goes by: "measured", operator by operator on the model's device, or "estimated" from
                     arithmetic and memory traffic; None: measured on a GPU, estimated on the CPU
+    check           whether the first steps of each plan are measured and held against its promise (`lowtide.check`
+                    shows it), and planned again, tighter, where they exceed the budget; None: on a GPU, where it costs
+                    nothing. It begins the allocator's peaks anew in those steps
 
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     >>> model = fit(model, memory_budget="1MiB")
     >>> model(torch.randn(8, 64)).sum().backward()
     """
     settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes, costs)
+    settings = replace(settings, gauge=partial(gauge_of, optimizer=optimizer, asked=check))
     unfit(model)
     _refuse_fitted_parts(model)
     fitted = Fitted(model, settings)
@@ -166,6 +174,30 @@ def frontier(
     return plan_curve(capture_call(model, args, kwargs, settings), points)
 
 
+def check(model: nn.Module) -> Check:
+    """What the latest plan of a fitted model promised, beside what its first steps took.
+
+    On a GPU the first three steps of every plan are measured; elsewhere `fit` wants `check=True` for it.
+
+    >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> model = fit(model, memory_budget="1MiB", check=True)
+    >>> model(torch.randn(8, 64)).sum().backward()
+    >>> check(model).kept
+    True
+    """
+    fitted = model._compiled_call_impl
+    if not isinstance(fitted, Fitted):
+        raise LowtideError("this model is not fitted: there is nothing to check. Call lowtide.fit first.")
+    fitted.compare()
+    found = fitted.watch.check
+    if found is None or not found.steps:
+        raise LowtideError(
+            "no step of this model's plan has been measured yet. On a GPU that takes a whole step, backward included; "
+            "elsewhere the model must be fitted with check=True, which is slow."
+        )
+    return found
+
+
 def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None = None) -> Model:
     """Carry out `plan` in every training step of `model`; the same object comes back.
 
@@ -185,6 +217,8 @@ def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None =
         loss_inside=None,
         max_shapes=16,
         price=_price(here, None, None, None, None),
+        gauge=partial(gauge_of, optimizer=optimizer, asked=None),
+        given=True,
     )
     model._compiled_call_impl = Fitted(model, settings)
     return model
