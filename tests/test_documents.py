@@ -15,12 +15,14 @@ from torch import nn
 
 import lowtide
 from lowtide import budget, device, referee
+from lowtide.allocator import charged
 from lowtide.measure.live import LiveBytes
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CALLS = [lowtide.fit, lowtide.unfit, lowtide.plan, lowtide.apply, lowtide.Batch, budget.parse, budget.show, referee.run]
-CALLS += [lowtide.frontier, lowtide.measure.clear, lowtide.check, device.named, device.resembling]
+CALLS += [lowtide.frontier, lowtide.measure.clear, lowtide.check, lowtide.max_batch, device.named, device.resembling]
+CALLS += [lowtide.Batches.save, lowtide.Batches.load, charged]
 CALLS += [lowtide.Plan.save, lowtide.Plan.load, lowtide.Plan.summary, lowtide.Program.parse]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "lowtide"
-NOUNS = {"errors", "program", "plan", "budget", "check", "device", "allocator"}
+NOUNS = {"errors", "program", "plan", "budget", "check", "device", "allocator", "progress"}
 MAY_IMPORT = {
     "errors": set(),
     "budget": {"errors"},
@@ -20,6 +20,8 @@ MAY_IMPORT = {
     "program": {"errors"},
     "plan": {"errors", "program", "budget"},
     "frontier": {"errors", "plan", "budget"},
+    "progress": set(),
+    "batches": {"errors", "plan", "budget", "progress"},
     "check": {"errors", "plan", "budget"},
     "referee": {"errors", "program", "plan"},
     "_compat": {"errors"},
@@ -31,7 +33,7 @@ MAY_IMPORT = {
     "report": NOUNS | {"referee"},
     "solve": NOUNS | {"referee", "planners"},
     "integrations": {"errors", "api"},
-    "__init__": {"errors", "program", "plan", "check", "device", "measure", "api"},
+    "__init__": {"errors", "program", "plan", "batches", "check", "device", "measure", "api"},
 }
 KNOW_ALL = {"api", "fitted", "planning", "cli", "__main__"}
 WITHOUT_TORCH = {
@@ -40,11 +42,13 @@ WITHOUT_TORCH = {
     "budget",
     "device",
     "allocator",
+    "batches",
     "check",
     "program",
     "plan",
     "referee",
     "planners",
+    "progress",
     "report",
     "solve",
 }

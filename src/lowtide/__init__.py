@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lowtide import measure
+from lowtide.batches import Batches
 from lowtide.check import Check, Measurement
 from lowtide.device import Device
 from lowtide.errors import (
@@ -29,12 +30,13 @@ from lowtide.plan import Bound, Plan
 from lowtide.program import Op, Phase, Program, Role, Value
 
 if TYPE_CHECKING:
-    from lowtide.api import Batch, apply, check, fit, frontier, plan, unfit
+    from lowtide.api import Batch, apply, check, fit, frontier, max_batch, plan, unfit
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "Batches",
     "Bound",
     "BudgetTooSmall",
     "Check",
@@ -57,12 +59,13 @@ __all__ = [
     "check",
     "fit",
     "frontier",
+    "max_batch",
     "measure",
     "plan",
     "unfit",
 ]
 
-_CALLS = ("Batch", "apply", "check", "fit", "frontier", "plan", "unfit")
+_CALLS = ("Batch", "apply", "check", "fit", "frontier", "max_batch", "plan", "unfit")
 for _name in ("check", "plan"):  # The modules of these names, which their import has put in place of the calls.
     globals().pop(_name)
 

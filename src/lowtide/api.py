@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +12,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from lowtide import batches
 from lowtide import budget as budgets
+from lowtide.batches import Batches
 from lowtide.captured import Captured
 from lowtide.check import Check
 from lowtide.device import Device, named, resembling
@@ -24,7 +27,7 @@ from lowtide.measure.gauge import gauge_of
 from lowtide.plan import Plan
 from lowtide.planners import greedy
 from lowtide.planners.registry import PLANNERS
-from lowtide.planning import checked, plan_curve, plan_step
+from lowtide.planning import Reached, checked, plan_curve, plan_step
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -172,6 +175,54 @@ def frontier(
     settings = _settings(model, 0, optimizer, "eager", DEFAULT_PLANNER, loss_inside, 1, costs, device)
     args, kwargs = _arguments(batch)
     return plan_curve(capture_call(model, args, kwargs, settings), points)
+
+
+def max_batch(
+    make_batch: Callable[[int], Any],
+    model: nn.Module,
+    *,
+    memory_budget: int | str,
+    optimizer: torch.optim.Optimizer | None = None,
+    planner: str = DEFAULT_PLANNER,
+    loss_inside: bool | None = None,
+    points: int = 12,
+    most: int = 65_536,
+    costs: str | None = None,
+    device: DeviceLike | None = None,
+) -> Batches:
+    """The largest batch with which `model` trains within `memory_budget`, and the one with most samples a second.
+
+    `make_batch(size)` makes a batch of so many samples, on the model's device unless it says otherwise; it is called
+    for each size that is tried. Nothing is run: a size is traced and planned. The largest is exact: it fits, and one
+    more does not; none above `most` is tried. The fastest is so among the sizes tried, about `points` of them and some
+    more around it, by the plans' times of forward and backward. `costs` and `device` are as in `plan`.
+
+    >>> model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 1))
+    >>> found = max_batch(lambda size: torch.randn(size, 64), model, memory_budget="1MiB")
+    >>> found.plan(found.largest).total <= 2**20 < found.needed
+    True
+    >>> found.best in range(1, found.largest + 1)
+    True
+    """
+    for name, number in (("points", points), ("most", most)):
+        if type(number) is not int or number < 2:
+            raise LowtideError(f"{name}={number!r} is not a whole number of at least 2")
+    settings = _settings(model, memory_budget, optimizer, "eager", planner, loss_inside, 1, costs, device)
+    here = next((p.device for p in model.parameters()), torch.device("cpu"))
+    allowed = budgets.parse(memory_budget, capacity=_capacity(here, settings.device))
+
+    @functools.lru_cache(maxsize=2)
+    def reached(size: int) -> Reached:
+        with torch.random.fork_rng(), here:
+            args, kwargs = _arguments(make_batch(size))
+        return capture_call(model, args, kwargs, settings, run=False)
+
+    def attempt(size: int, budget: int) -> batches.BatchSize:
+        step = reached(size)
+        found = plan_step(step, budget, PLANNERS[planner])
+        return batches.BatchSize(size, found, sum(op.ns for op in step.joined.ops))
+
+    return batches.search(attempt, allowed, points=points, most=most)
 
 
 def check(model: nn.Module) -> Check:

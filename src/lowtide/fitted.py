@@ -466,28 +466,40 @@ class Fitted:
 
 
 class Capturing(Fitted):
-    """A model called only to be captured: a call that is one graph ends before anything of it runs."""
+    """A model called only to be captured: a call that is one graph ends before anything of it runs.
+
+    run   whether a call of several graphs may run, which takes the memory of its forward pass
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings, *, run: bool) -> None:
+        super().__init__(model, settings)
+        self.run = run
 
     def first_runs(self, slot: Slot, call: Call) -> Runs:
         """Carry the graph out of the call, unless more graphs may follow."""
         assert slot.captured is not None
         if slot.whole:
             raise Captures(Reached((slot.captured,), self.with_constants(call.held)))
+        if not self.run:
+            raise UnsupportedModel(
+                "the front end breaks this model into several graphs, so that it would have to run to be seen whole. "
+                f"Its reasons: {'; '.join(_compat.graph_break_reasons(self._reasons))}. Remove graph breaks."
+            )
         return super().first_runs(slot, call)
 
     def _plan_together(self, call: Call, unplanned: Outside) -> None:
         raise Captures(call.reached(unplanned))
 
 
-def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings) -> Reached:
+def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings, *, run: bool = True) -> Reached:
     """What one training call comes to; the model is left as it was.
 
     A model that the front end takes whole is only traced. One that it breaks into several graphs has to run its forward
-    pass between them; its buffers and the random generators are put back.
+    pass between them; its buffers and the random generators are put back. Without `run` it is refused.
     """
     with _undisturbed(model):
         try:
-            Capturing(model, settings)(*args, **kwargs)
+            Capturing(model, settings, run=run)(*args, **kwargs)
         except Captures as captures:
             return captures.reached
     raise UnsupportedModel("nothing in this model needs a gradient, so there is nothing to plan")

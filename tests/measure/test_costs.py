@@ -26,6 +26,7 @@ from lowtide.measure.costs import Measured
 from lowtide.measure.signature import signature
 from lowtide.planners import keep_all
 from lowtide.planning import Reached
+from lowtide.progress import Progress
 from training import batch_of, case_of
 from zoo import MODELS
 
@@ -160,8 +161,6 @@ def test_a_call_that_fails_is_estimated_by_name(tmp_path: Path) -> None:
 
 
 def test_progress_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lowtide.measure.progress import Progress
-
     times = iter([0.0, 1.0, 5.0, 6.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     progress = Progress("counting", 100)

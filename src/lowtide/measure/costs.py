@@ -18,10 +18,10 @@ from lowtide.device import Device, resembling
 from lowtide.measure.arguments import Arguments
 from lowtide.measure.cache import Cache, folder
 from lowtide.measure.clock import Clock, Cost
-from lowtide.measure.progress import Progress
 from lowtide.measure.roofline import device_like, estimate
 from lowtide.measure.signature import call_of, obstacle, signature
 from lowtide.program import Op
+from lowtide.progress import Progress
 
 log = logging.getLogger("lowtide")
 SECONDS = 6.0  # For all distinct calls of a graph together, where they are many.
