@@ -228,6 +228,8 @@ class Ladder:
         search = Search(self.step, budget, self.tries // 2)
         starts = [around.left, search.repair(around.right)]
         if priced_here.best is None or priced_here.best.seen.time > wide:
+            # Rounding is a matter of luck here: what is best somewhat below may come out ahead.
+            starts.append(priced.look(self.step, budget - budget // 64, around.dear).best)
             starts.append(nested.look(self.segments, budget))
             search.left = 2 * self.tries
         polished = [search.polish(tried) for tried in starts if tried is not None and search.fits(tried)]
