@@ -14,17 +14,21 @@ import torch
 from torch import nn
 
 import lowtide
-from lowtide import budget, referee
+from lowtide import budget, device, referee
+from lowtide.allocator import charged
 from lowtide.measure.live import LiveBytes
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CALLS = [lowtide.fit, lowtide.unfit, lowtide.plan, lowtide.apply, lowtide.Batch, budget.parse, budget.show, referee.run]
+CALLS += [lowtide.frontier, lowtide.measure.clear, lowtide.check, lowtide.max_batch, device.named, device.resembling]
+CALLS += [lowtide.Batches.save, lowtide.Batches.load, charged]
 CALLS += [lowtide.Plan.save, lowtide.Plan.load, lowtide.Plan.summary, lowtide.Program.parse]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__qualname__)
-def test_every_public_call_has_an_example_that_runs(call: Any) -> None:
+def test_every_public_call_has_an_example_that_runs(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     module = inspect.getmodule(call)
     assert isinstance(module, ModuleType)
     names = {**vars(module), "torch": torch, "nn": nn, "lowtide": lowtide}

@@ -70,6 +70,7 @@ def test_what_binds_besides_the_timeline_is_where_the_curve_begins() -> None:
 
     class Graph:
         program = chain(9)
+        costs = ""
 
     reached = Reached((Graph(),), Stub())  # type: ignore[arg-type]
     assert plan_curve(reached, 30).plans[0].time == plan_step(reached, 55, best.solve).time == 34

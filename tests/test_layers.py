@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "lowtide"
-NOUNS = {"errors", "program", "plan", "budget"}
+NOUNS = {"errors", "program", "plan", "budget", "check", "device", "allocator", "progress"}
 MAY_IMPORT = {
     "errors": set(),
     "budget": {"errors"},
+    "device": {"errors"},
+    "allocator": set(),
     "program": {"errors"},
     "plan": {"errors", "program", "budget"},
     "frontier": {"errors", "plan", "budget"},
+    "progress": set(),
+    "batches": {"errors", "plan", "budget", "progress"},
+    "check": {"errors", "plan", "budget"},
     "referee": {"errors", "program", "plan"},
     "_compat": {"errors"},
     "captured": {"errors", "program"},
@@ -28,10 +33,25 @@ MAY_IMPORT = {
     "report": NOUNS | {"referee"},
     "solve": NOUNS | {"referee", "planners"},
     "integrations": {"errors", "api"},
-    "__init__": {"errors", "program", "plan", "api"},
+    "__init__": {"errors", "program", "plan", "batches", "check", "device", "measure", "api"},
 }
 KNOW_ALL = {"api", "fitted", "planning", "cli", "__main__"}
-WITHOUT_TORCH = {"__init__", "errors", "budget", "program", "plan", "referee", "planners", "report", "solve"}
+WITHOUT_TORCH = {
+    "__init__",
+    "errors",
+    "budget",
+    "device",
+    "allocator",
+    "batches",
+    "check",
+    "program",
+    "plan",
+    "referee",
+    "planners",
+    "progress",
+    "report",
+    "solve",
+}
 
 
 def breaches(room: str, text: str) -> Iterator[str]:

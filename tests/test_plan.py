@@ -29,6 +29,7 @@ PLANS = st.builds(
     static=COUNT,
     narrowest=WORDS,
     reckoned=st.none() | st.builds(Reckoned, peak=COUNT, time=COUNT, ignores=WORDS),
+    costs=WORDS,
 )
 GOOD = Plan((0, 1, 0, 2), 100, 90, 12, "greedy", "some", "0123456789abcdef", Bound(10, "every op runs"), 7)
 
@@ -36,7 +37,7 @@ GOOD = Plan((0, 1, 0, 2), 100, 90, 12, "greedy", "some", "0123456789abcdef", Bou
 @given(PLANS)
 def test_text_and_json_read_back(plan: Plan) -> None:
     assert Plan.parse(str(plan)) == plan
-    assert len(str(plan).splitlines()) == (11 if plan.reckoned is None else 12)
+    assert len(str(plan).splitlines()) == (12 if plan.reckoned is None else 13)
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 

@@ -40,7 +40,7 @@ class Workload:
     loss: Callable[[Any], Tensor]
 
 
-def _images(
+def images(
     model: Callable[[], nn.Module],
     batch: int,
     side: int = 224,
@@ -60,7 +60,7 @@ def _images(
     return make
 
 
-def _text(model: Callable[[], nn.Module], vocabulary: int, batch: int, length: int) -> Callable[[], Workload]:
+def text(model: Callable[[], nn.Module], vocabulary: int, batch: int, length: int) -> Callable[[], Workload]:
     """A language model in bfloat16, which works out its loss itself."""
 
     def make() -> Workload:
@@ -71,22 +71,22 @@ def _text(model: Callable[[], nn.Module], vocabulary: int, batch: int, length: i
 
 
 MODELS: dict[str, Callable[[], Workload]] = {
-    "gpt2-12": _text(lambda: gpt2(12, 1024, 16), 50257, 16, 1024),
-    "gpt2-48": _text(lambda: gpt2(48, 1600, 25), 50257, 16, 1024),
-    "llama-16": _text(lambda: llama(16, 2048, 5632, 32, 8), 32000, 4, 4096),
-    "llama-80": _text(lambda: llama(80, 8192, 28672, 64, 8), 32000, 4, 4096),
-    "llama-184": _text(lambda: llama(184, 4096, 11008, 32, 8), 32000, 1, 4096),
-    "t5-large": _text(t5_large, 32128, 16, 512),
-    "resnet50": _images(resnet50, 128),
-    "resnet152": _images(resnet152, 128),
-    "vgg19": _images(vgg19, 128),
-    "vgg19-bn": _images(vgg19_bn, 128),
-    "densenet161": _images(densenet161, 64),
-    "densenet201": _images(densenet201, 64),
-    "googlenet": _images(googlenet.GoogLeNet, 128, loss=googlenet.loss),
-    "inception-v3": _images(inception.InceptionV3, 128, 299, loss=inception.loss),
-    "nasnet-cifar": _images(NASNet, 64, 32, classes=10),
-    "deeplab-v3": _images(DeepLab, 16, 512, classes=21, dense=True),
-    "unet": _images(UNet, 16, 512, classes=2, dense=True),
-    "vit-large": _images(vit_large, 128, dtype=torch.bfloat16),
+    "gpt2-12": text(lambda: gpt2(12, 1024, 16), 50257, 16, 1024),
+    "gpt2-48": text(lambda: gpt2(48, 1600, 25), 50257, 16, 1024),
+    "llama-16": text(lambda: llama(16, 2048, 5632, 32, 8), 32000, 4, 4096),
+    "llama-80": text(lambda: llama(80, 8192, 28672, 64, 8), 32000, 4, 4096),
+    "llama-184": text(lambda: llama(184, 4096, 11008, 32, 8), 32000, 1, 4096),
+    "t5-large": text(t5_large, 32128, 16, 512),
+    "resnet50": images(resnet50, 128),
+    "resnet152": images(resnet152, 128),
+    "vgg19": images(vgg19, 128),
+    "vgg19-bn": images(vgg19_bn, 128),
+    "densenet161": images(densenet161, 64),
+    "densenet201": images(densenet201, 64),
+    "googlenet": images(googlenet.GoogLeNet, 128, loss=googlenet.loss),
+    "inception-v3": images(inception.InceptionV3, 128, 299, loss=inception.loss),
+    "nasnet-cifar": images(NASNet, 64, 32, classes=10),
+    "deeplab-v3": images(DeepLab, 16, 512, classes=21, dense=True),
+    "unet": images(UNet, 16, 512, classes=2, dense=True),
+    "vit-large": images(vit_large, 128, dtype=torch.bfloat16),
 }

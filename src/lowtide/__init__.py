@@ -12,6 +12,10 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from lowtide import measure
+from lowtide.batches import Batches
+from lowtide.check import Check, Measurement
+from lowtide.device import Device
 from lowtide.errors import (
     BudgetTooSmall,
     InvalidBudget,
@@ -26,19 +30,23 @@ from lowtide.plan import Bound, Plan
 from lowtide.program import Op, Phase, Program, Role, Value
 
 if TYPE_CHECKING:
-    from lowtide.api import Batch, apply, fit, frontier, plan, unfit
+    from lowtide.api import Batch, apply, check, fit, frontier, max_batch, plan, unfit
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "Batches",
     "Bound",
     "BudgetTooSmall",
+    "Check",
+    "Device",
     "InvalidBudget",
     "InvalidPlan",
     "InvalidProblem",
     "InvalidProgram",
     "LowtideError",
+    "Measurement",
     "Op",
     "Phase",
     "Plan",
@@ -48,14 +56,18 @@ __all__ = [
     "UnsupportedModel",
     "Value",
     "apply",
+    "check",
     "fit",
     "frontier",
+    "max_batch",
+    "measure",
     "plan",
     "unfit",
 ]
 
-_CALLS = ("Batch", "apply", "fit", "frontier", "plan", "unfit")
-globals().pop("plan")  # The module of that name, which its import above has put in place of the call.
+_CALLS = ("Batch", "apply", "check", "fit", "frontier", "max_batch", "plan", "unfit")
+for _name in ("check", "plan"):  # The modules of these names, which their import has put in place of the calls.
+    globals().pop(_name)
 
 
 class _Package(ModuleType):

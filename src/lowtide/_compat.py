@@ -544,6 +544,54 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
     return torch._C._AutoDispatchBelowAutograd()
 
 
+# The GPU stopped at an error and takes no more calls from this process.
+DEVICE_IS_LOST: type[RuntimeError] = torch.AcceleratorError
+
+
+def pause_device(seconds: float) -> None:
+    """Have the GPU do nothing for about so long, while calls queue up behind."""
+    torch.cuda._sleep(int(seconds * 1.8e9))
+
+
+def convolutions_in_tf32() -> bool:
+    """Whether cuDNN may round what it multiplies to TF32."""
+    return _setting(lambda: torch.backends.cudnn.allow_tf32, lambda: torch.backends.cudnn.conv.fp32_precision) not in (
+        False,
+        "ieee",
+    )
+
+
+def numeric_settings(kind: str) -> str:
+    """In words, all settings by which PyTorch chooses kernels on this kind of device, and its version."""
+    backends = torch.backends
+    found: dict[str, Any] = {
+        "torch": torch.__version__,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul": _setting(torch.get_float32_matmul_precision, lambda: backends.cuda.matmul.fp32_precision),
+    }
+    if kind == "cuda":
+        matmul = backends.cuda.matmul
+        found |= {
+            "cuda": torch.version.cuda,
+            "cudnn": backends.cudnn.version() if backends.cudnn.enabled else "off",
+            "benchmark": backends.cudnn.benchmark,
+            "cudnn deterministic": backends.cudnn.deterministic,
+            "conv tf32": convolutions_in_tf32(),
+            "reduced": (matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction),
+        }
+    else:
+        found["mkldnn"] = backends.mkldnn.enabled
+    return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def _setting(old: Callable[[], Any], new: Callable[[], Any]) -> Any:
+    """A setting that has two names, of which the first must not be read where the second was written."""
+    try:
+        return old()
+    except RuntimeError:
+        return new()
+
+
 def native_parameter_types() -> list[type]:
     """The types of parameter that optimizers take their foreach kernels for: PyTorch's own list."""
     return torch_optimizer._foreach_supported_types

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from lowtide import batches
 from lowtide import budget as budgets
+from lowtide.batches import Batches
+from lowtide.captured import Captured
+from lowtide.check import Check
+from lowtide.device import Device, named, resembling
 from lowtide.errors import LowtideError
 from lowtide.fitted import Fitted, Settings, capture_call
 from lowtide.frontier import Frontier
+from lowtide.measure.clock import clock_of
+from lowtide.measure.costs import Estimated, Measured
+from lowtide.measure.gauge import gauge_of
 from lowtide.plan import Plan
 from lowtide.planners import greedy
 from lowtide.planners.registry import PLANNERS
-from lowtide.planning import checked, plan_curve, plan_step
+from lowtide.planning import Reached, checked, plan_curve, plan_step
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -35,6 +45,7 @@ class Batch:
 
 
 DEFAULT_PLANNER = "best"
+DeviceLike = str | Device | Mapping[str, object]
 
 
 def fit(
@@ -47,6 +58,8 @@ def fit(
     planner: str = DEFAULT_PLANNER,
     loss_inside: bool | None = None,
     max_shapes: int = 16,
+    costs: str | None = None,
+    check: bool | None = None,
 ) -> Model:
     """Train `model` inside `memory_budget` bytes from now on; the same object comes back.
 
@@ -64,12 +77,18 @@ def fit(
     planner         who plans: one of PLANNERS
     loss_inside     whether the model returns its loss; None: it does where an output is a single number
     max_shapes      how many shapes of input are kept planned
+    costs           what the plan goes by: "measured", operator by operator on the model's device, or "estimated" from
+                    arithmetic and memory traffic; None: measured on a GPU, estimated on the CPU
+    check           whether the first steps of each plan are measured and held against its promise (`lowtide.check`
+                    shows it), and planned again, tighter, where they exceed the budget; None: on a GPU, where it costs
+                    nothing. It begins the allocator's peaks anew in those steps
 
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     >>> model = fit(model, memory_budget="1MiB")
     >>> model(torch.randn(8, 64)).sum().backward()
     """
-    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes)
+    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes, costs)
+    settings = replace(settings, gauge=partial(gauge_of, optimizer=optimizer, asked=check))
     unfit(model)
     _refuse_fitted_parts(model)
     fitted = Fitted(model, settings)
@@ -103,18 +122,27 @@ def plan(
     optimizer: torch.optim.Optimizer | None = None,
     planner: str = DEFAULT_PLANNER,
     loss_inside: bool | None = None,
+    costs: str | None = None,
+    device: DeviceLike | None = None,
 ) -> Plan:
     """The plan of a training step on `batch` within `memory_budget`, without running it or touching the model.
 
     A model that torch.compile takes whole is only traced, so it may be on the meta device, or need more memory than
-    there is. Raises BudgetTooSmall where nothing fits.
+    there is. Raises BudgetTooSmall where nothing fits. `costs` is as in `fit`; where they are measured, every operator
+    runs by itself on random numbers.
+
+    `device` plans for another device than the model's: a GPU by name ("h100", "h200", "a100", "l40s", "4090"), "cpu",
+    a `lowtide.Device` or a table of its fields, all estimated; or "cuda", the GPU that is here, measured. The plan
+    says in `costs` which it was.
 
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     >>> found = plan(model, torch.randn(8, 64), memory_budget="1MiB")
     >>> found.total <= 2**20
     True
+    >>> plan(model, torch.randn(8, 64), memory_budget="1MiB", device="h100").costs
+    'estimated for h100 (roofline)'
     """
-    settings = _settings(model, memory_budget, optimizer, "eager", planner, loss_inside, 1)
+    settings = _settings(model, memory_budget, optimizer, "eager", planner, loss_inside, 1, costs, device)
     args, kwargs = _arguments(batch)
     return settings.plan(capture_call(model, args, kwargs, settings))
 
@@ -126,14 +154,16 @@ def frontier(
     optimizer: torch.optim.Optimizer | None = None,
     points: int = 30,
     loss_inside: bool | None = None,
+    costs: str | None = None,
+    device: DeviceLike | None = None,
 ) -> Frontier:
     """What a training step on `batch` takes at every budget, without running it or touching the model.
 
     From the least budget that works to the one at which nothing is run again, at most `points` plans, each with a
     bound; any of them can be given to `apply`. It takes about as long as a few calls of `plan`, and `plan` at one of
-    these budgets may look closer and find a somewhat faster plan.
+    these budgets may look closer and find a somewhat faster plan. `costs` and `device` are as in `plan`.
 
-    >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)))
     >>> curve = frontier(model, torch.randn(256, 64))
     >>> curve.least < curve.plain
     True
@@ -142,9 +172,81 @@ def frontier(
     """
     if type(points) is not int or points < 2:
         raise LowtideError(f"points={points!r}: a frontier has at least 2")
-    settings = _settings(model, 0, optimizer, "eager", DEFAULT_PLANNER, loss_inside, 1)
+    settings = _settings(model, 0, optimizer, "eager", DEFAULT_PLANNER, loss_inside, 1, costs, device)
     args, kwargs = _arguments(batch)
     return plan_curve(capture_call(model, args, kwargs, settings), points)
+
+
+def max_batch(
+    make_batch: Callable[[int], Any],
+    model: nn.Module,
+    *,
+    memory_budget: int | str,
+    optimizer: torch.optim.Optimizer | None = None,
+    planner: str = DEFAULT_PLANNER,
+    loss_inside: bool | None = None,
+    points: int = 12,
+    most: int = 65_536,
+    costs: str | None = None,
+    device: DeviceLike | None = None,
+) -> Batches:
+    """The largest batch with which `model` trains within `memory_budget`, and the one with most samples a second.
+
+    `make_batch(size)` makes a batch of so many samples, on the model's device unless it says otherwise; it is called
+    for each size that is tried. Nothing is run: a size is traced and planned. The largest is exact: it fits, and one
+    more does not; none above `most` is tried. The fastest is so among the sizes tried, about `points` of them and some
+    more around it, by the plans' times of forward and backward. `costs` and `device` are as in `plan`.
+
+    >>> model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 1))
+    >>> found = max_batch(lambda size: torch.randn(size, 64), model, memory_budget="1MiB")
+    >>> found.plan(found.largest).total <= 2**20 < found.needed
+    True
+    >>> found.best in range(1, found.largest + 1)
+    True
+    """
+    for name, number in (("points", points), ("most", most)):
+        if type(number) is not int or number < 2:
+            raise LowtideError(f"{name}={number!r} is not a whole number of at least 2")
+    settings = _settings(model, memory_budget, optimizer, "eager", planner, loss_inside, 1, costs, device)
+    here = next((p.device for p in model.parameters()), torch.device("cpu"))
+    allowed = budgets.parse(memory_budget, capacity=_capacity(here, settings.device))
+
+    @functools.lru_cache(maxsize=2)
+    def reached(size: int) -> Reached:
+        with torch.random.fork_rng(), here:
+            args, kwargs = _arguments(make_batch(size))
+        return capture_call(model, args, kwargs, settings, run=False)
+
+    def attempt(size: int, budget: int) -> batches.BatchSize:
+        step = reached(size)
+        found = plan_step(step, budget, PLANNERS[planner])
+        return batches.BatchSize(size, found, sum(op.ns for op in step.joined.ops))
+
+    return batches.search(attempt, allowed, points=points, most=most)
+
+
+def check(model: nn.Module) -> Check:
+    """What the latest plan of a fitted model promised, beside what its first steps took.
+
+    On a GPU the first three steps of every plan are measured; elsewhere `fit` wants `check=True` for it.
+
+    >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    >>> model = fit(model, memory_budget="1MiB", check=True)
+    >>> model(torch.randn(8, 64)).sum().backward()
+    >>> check(model).kept
+    True
+    """
+    fitted = model._compiled_call_impl
+    if not isinstance(fitted, Fitted):
+        raise LowtideError("this model is not fitted: there is nothing to check. Call lowtide.fit first.")
+    fitted.compare()
+    found = fitted.watch.check
+    if found is None or not found.steps:
+        raise LowtideError(
+            "no step of this model's plan has been measured yet. On a GPU that takes a whole step, backward included; "
+            "elsewhere the model must be fitted with check=True, which is slow."
+        )
+    return found
 
 
 def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None = None) -> Model:
@@ -158,12 +260,16 @@ def apply(model: Model, plan: Plan, *, optimizer: torch.optim.Optimizer | None =
     """
     unfit(model)
     _refuse_fitted_parts(model)
+    here = next((p.device for p in model.parameters()), torch.device("cpu"))
     settings = Settings(
         plan=partial(checked, plan),
         planner=greedy.solve,
         optimizer=optimizer,
         loss_inside=None,
         max_shapes=16,
+        price=_price(here, None, None, None, None),
+        gauge=partial(gauge_of, optimizer=optimizer, asked=None),
+        given=True,
     )
     model._compiled_call_impl = Fitted(model, settings)
     return model
@@ -187,26 +293,75 @@ def _settings(
     planner: str,
     loss_inside: bool | None,
     max_shapes: int,
+    costs: str | None,
+    device: DeviceLike | None = None,
 ) -> Settings:
     if backend != "eager":
         raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager'")
     if planner not in PLANNERS:
         raise LowtideError(f"planner={planner!r} is not there; the planners are: {', '.join(map(repr, PLANNERS))}")
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    allowed = budgets.parse(memory_budget, capacity=_capacity(device))
+    here = next((p.device for p in model.parameters()), torch.device("cpu"))
+    target = _target(here, device)
+    allowed = budgets.parse(memory_budget, capacity=_capacity(here, target))
     return Settings(
         plan=partial(plan_step, budget=allowed, planner=PLANNERS[planner]),
         planner=PLANNERS[planner],
         optimizer=optimizer,
         loss_inside=loss_inside,
         max_shapes=max_shapes,
+        device=target,
+        price=_price(here, costs, device, target, None if max_shapes == 1 else allowed),
     )
 
 
-def _capacity(device: torch.device) -> Callable[[], int]:
-    """What the device can lend to this process."""
+def _target(here: torch.device, device: DeviceLike | None) -> Device | None:
+    """The device to plan for, where it is another than the model's."""
+    if device is None:
+        return None
+    if device == "cuda":
+        return resembling(clock_of(_gpu(here)).name, "cuda")
+    target = named(device)
+    if here.type == "cuda" and target.kind == "cpu":
+        raise LowtideError(f"device={target.name!r}: a model on a GPU is planned for GPUs; move it to the meta device")
+    return target
+
+
+def _gpu(here: torch.device) -> torch.device:
+    if here.type == "cuda":
+        return here
+    if not torch.cuda.is_available():
+        raise LowtideError('device="cuda" is the GPU that is here, and there is none; name one, "h100" for instance')
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _price(
+    here: torch.device, costs: str | None, device: DeviceLike | None, target: Device | None, most: int | None
+) -> Callable[[Captured], Captured]:
+    """How a captured graph gets its costs; `most` is what measuring may take on the device."""
+    if costs not in (None, "measured", "estimated"):
+        raise LowtideError(f'costs={costs!r} is not there; costs are "measured" or "estimated"')
+    there = _gpu(here) if device == "cuda" else here
+    measurable = there.type in ("cpu", "cuda") and (device is None or device == "cuda")
+    if costs == "measured" and not measurable:
+        raise LowtideError(
+            f'costs="measured" needs the device: the model is on {here.type}, and device is {device!r}. Estimate with '
+            'costs="estimated", or move the model; device="cuda" measures on the GPU that is here.'
+        )
+    if costs == "measured" or (costs is None and measurable and there.type == "cuda"):
+        return Measured(clock_of(there), most=most)
+    return Estimated(target)
+
+
+def _capacity(device: torch.device, target: Device | None) -> Callable[[], int]:
+    """What the device can lend to this process, or one that is only named has."""
 
     def capacity() -> int:
+        if target is not None:
+            if not target.memory:
+                raise LowtideError(
+                    f"device {target.name!r} does not say how much memory it has: give a budget in bytes"
+                )
+            return target.memory
         if device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(device)
             return int(free + torch.cuda.memory_reserved(device))

@@ -36,9 +36,12 @@ from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
 from lowtide.captured import Captured
+from lowtide.device import Device
 from lowtide.errors import UnsupportedModel
+from lowtide.measure.costs import Estimated
+from lowtide.measure.gauge import GaugeOf
 from lowtide.measure.held import Held, attribute_bytes
-from lowtide.measure.roofline import Device, device_like, estimate
+from lowtide.measure.watch import Watch
 from lowtide.plan import Plan
 from lowtide.planners.registry import Planner
 from lowtide.planning import Reached, Runs, least
@@ -65,6 +68,9 @@ class Settings:
     loss_inside  whether the model works out its loss itself; None: it does where an output is a single number
     max_shapes   how many shapes of input are kept planned
     device       the device planned for, where it is another than the model's
+    price        gives a captured graph its costs; None: estimated for the device
+    gauge        what measures a model's steps, to hold them against the plan; None: nothing does
+    given        whether the plan is given, so that none is made in its place
     """
 
     plan: Callable[[Reached], Plan]
@@ -73,6 +79,9 @@ class Settings:
     loss_inside: bool | None
     max_shapes: int
     device: Device | None = None
+    price: Callable[[Captured], Captured] | None = None
+    gauge: GaugeOf | None = None
+    given: bool = False
 
 
 class Call:
@@ -96,6 +105,11 @@ class Call:
         self.accumulating = any(leaf.grad is not None for leaf in chain(owner.model.parameters(), leaves))
         self.inputs: list[Any] = [batch]
         self._owner = owner
+
+    @property
+    def first(self) -> tuple[Slot, Turn]:
+        """The first slot reached, with its turn."""
+        return self.slots[0], Turn(self.accumulating, 0, self.added)
 
     def turns(self) -> Iterator[tuple[Slot, Turn]]:
         """The slots reached in which something needs a gradient, each with the turn it was."""
@@ -122,7 +136,9 @@ class Call:
         """
         with _compat.plain_tensors():
             self._owner.in_attributes = attribute_bytes(self._owner.model)
-            held = Held.now(self._owner.model, self.inputs, self._owner.settings.optimizer)
+            settings = self._owner.settings
+            kind = settings.device.kind if settings.device else None
+            held = Held.now(self._owner.model, self.inputs, settings.optimizer, kind)
         if len(self.slots) > 1:
             return replace(held, others=self._owner.others)
         self._owner.others = held.others
@@ -175,7 +191,10 @@ class Slot:
         if self.runs.get(turn) not in self.ready:
             function = self._compile(inputs, turn, call)
             self.ready[self.runs.setdefault(turn, ())] = function
-        outputs = self.ready[self.runs[turn]](*inputs)
+        if len(call.slots) == 1:
+            self.owner.watch.begin((self, turn))
+        with self.owner.watch.forward(inputs):
+            outputs = self.ready[self.runs[turn]](*inputs)
         if self.captured is not None:
             self.owner.forward_done(call, outputs)
         _compat.refuse_double_backward(outputs, refuse_double_backward)
@@ -198,7 +217,7 @@ class Slot:
         def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
             self.owner.share_constants(joint)
             captured = capture(joint, outputs, handed_on, device.kind if device else None, early=early)
-            self.captured = replace(captured, program=estimate(captured, device or device_like(captured.device.type)))
+            self.captured = (self.owner.settings.price or Estimated(device))(captured)
             if turn not in self.runs:
                 self.runs[turn] = self.owner.first_runs(self, call)
             nonlocal schedule
@@ -215,7 +234,9 @@ class Slot:
         def backward(module: fx.GraphModule) -> Callable[..., Any]:
             assert self.captured is not None
             tangents = _compat.tangent_outputs(self.captured.joint.graph)
-            return backward_function(module, tangents, starting(schedule) if len(schedule) > 1 else None)
+            if len(schedule) > 1:
+                return backward_function(module, tangents, starting(schedule, self.owner.watch.backward))
+            return self.owner.watched(backward_function(module, tangents))
 
         # A number that passes from one graph to the next is no loss; only the outputs of a whole call can be told.
         inside = self.owner.settings.loss_inside if self.whole else False
@@ -247,6 +268,7 @@ class Fitted:
     others    what was allocated for anything else when a call was last planned
     constants tensors that are part of the graphs, each kept once
     in_attributes   bytes of tensors that modules held in plain attributes when a call was last planned
+    watch     holds the first steps of every plan against its promise
     """
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
@@ -257,6 +279,7 @@ class Fitted:
         self.others = 0
         self.constants: dict[object, torch.Tensor] = {}
         self.in_attributes = 0
+        self.watch = Watch(settings.gauge(model) if settings.gauge else None, settings.optimizer)
         self._slots: weakref.WeakSet[Slot] = weakref.WeakSet()
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._said: set[str] = set()
@@ -281,6 +304,7 @@ class Fitted:
         if not (model.training and torch.is_grad_enabled()):
             return model._call_impl(*args, **kwargs)
         with self._calling(args, kwargs) as call:
+            self.compare()
             output = self._compiled(model._call_impl, args, kwargs)
             if not call.slots:
                 raise _nothing_captured(self._reasons)
@@ -290,15 +314,44 @@ class Fitted:
             self._count_attributes()
         return output
 
+    def compare(self) -> None:
+        """Hold the step before against its plan; where its budget was missed, plan again with less."""
+        missed = self.watch.settle()
+        if not missed or self.watch.check is None:
+            return
+        check = self.watch.check
+        log.warning(
+            "lowtide: the step took %s where %s were promised and %s allowed%s",
+            show(check.steps[-1].total),
+            show(check.plan.total),
+            show(check.allowed),
+            "" if self.settings.given else f"; planning again with {show(self.watch.margin)} left free",
+        )
+        if not self.settings.given:
+            self._plan_anew()
+
+    def watched(self, function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """A boxed backward function that is measured where its step is."""
+
+        def run(args: list[Any]) -> Any:
+            with self.watch.backward(args):
+                return function(args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def _plan_anew(self) -> None:
+        self._joined.clear()
+        for slot in self._slots:
+            slot.runs.clear()
+
     def _count_attributes(self) -> None:
         """Plan again where the call has left tensors in attributes of modules, which are there in the next one too."""
         found = attribute_bytes(self.model)
         if found > self.in_attributes and "attributes" not in self._said:
             self._said.add("attributes")
             log.info("lowtide: the model keeps %s in attributes from one step to the next; planning again", show(found))
-            self._joined.clear()
-            for slot in self._slots:
-                slot.runs.clear()
+            self._plan_anew()
 
     @contextmanager
     def _calling(self, args: Any, kwargs: Any) -> Iterator[Call]:
@@ -366,7 +419,7 @@ class Fitted:
 
     def with_constants(self, held: Held) -> Held:
         """What a step holds, the constants of the graphs known so far among it."""
-        return held.with_constants(self.constants.values())
+        return replace(held.with_constants(self.constants.values()), margin=self.watch.margin)
 
     def _slot(self, graph: fx.GraphModule, _: Sequence[Any]) -> Slot:
         slot = Slot(self, graph)
@@ -409,6 +462,7 @@ class Fitted:
         if slot.whole:
             reached = Reached((slot.captured,), self.with_constants(call.held), added=call.added)
             self.plan = self.settings.plan(reached)
+            self.watch.expect(self.plan, reached.held, call.first)
             return self.plan.runs
         return slot.least
 
@@ -428,6 +482,7 @@ class Fitted:
                 "; ".join(_compat.graph_break_reasons(self._reasons)),
             )
         self.plan = self.settings.plan(reached)
+        self.watch.expect(self.plan, reached.held, call.first)
         log.info(
             "lowtide: the model is %d graphs, and one budget is planned over all of them. Reasons: %s",
             len(turns),
@@ -439,28 +494,40 @@ class Fitted:
 
 
 class Capturing(Fitted):
-    """A model called only to be captured: a call that is one graph ends before anything of it runs."""
+    """A model called only to be captured: a call that is one graph ends before anything of it runs.
+
+    run   whether a call of several graphs may run, which takes the memory of its forward pass
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings, *, run: bool) -> None:
+        super().__init__(model, settings)
+        self.run = run
 
     def first_runs(self, slot: Slot, call: Call) -> Runs:
         """Carry the graph out of the call, unless more graphs may follow."""
         assert slot.captured is not None
         if slot.whole:
             raise Captures(Reached((slot.captured,), self.with_constants(call.held), added=call.added))
+        if not self.run:
+            raise UnsupportedModel(
+                "the front end breaks this model into several graphs, so that it would have to run to be seen whole. "
+                f"Its reasons: {'; '.join(_compat.graph_break_reasons(self._reasons))}. Remove graph breaks."
+            )
         return super().first_runs(slot, call)
 
     def _plan_together(self, call: Call, unplanned: Outside) -> None:
         raise Captures(call.reached(unplanned))
 
 
-def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings) -> Reached:
+def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings, *, run: bool = True) -> Reached:
     """What one training call comes to; the model is left as it was.
 
     A model that the front end takes whole is only traced. One that it breaks into several graphs has to run its forward
-    pass between them; its buffers and the random generators are put back.
+    pass between them; its buffers and the random generators are put back. Without `run` it is refused.
     """
     with _undisturbed(model):
         try:
-            Capturing(model, settings)(*args, **kwargs)
+            Capturing(model, settings, run=run)(*args, **kwargs)
         except Captures as captures:
             return captures.reached
     raise UnsupportedModel("nothing in this model needs a gradient, so there is nothing to plan")

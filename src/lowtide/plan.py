@@ -55,6 +55,7 @@ class Plan:
     static     bytes alive all along and not in the timeline: parameters, buffers, the batch, what the optimizer holds
     narrowest  the op at which the peak is reached, and where it comes from, for people
     reckoned   what the planner's own model promised; None where the planner reckons with the step itself
+    costs      where the times come from, in words: measured on a device, or estimated for one
     """
 
     runs: tuple[int, ...]
@@ -68,6 +69,7 @@ class Plan:
     static: int = 0
     narrowest: str = ""
     reckoned: Reckoned | None = None
+    costs: str = ""
 
     @property
     def gap(self) -> int:
@@ -94,6 +96,7 @@ class Plan:
         narrowest ...
         budget    1.00 MiB
         time      ... ms of kernels, 0 of ... runs are reruns
+        costs     estimated for cpu (roofline...)
         bound     ... the plan is 0.00 % above it
         planner   best: ...
         """
@@ -104,6 +107,7 @@ class Plan:
             f"narrowest {self.narrowest}",
             f"budget    {show(self.static + self.budget)}",
             f"time      {self.time / 1e6:.3f} ms of kernels, {self.reruns} of {len(self.runs)} runs are reruns",
+            *([f"costs     {self.costs}"] if self.costs else []),
             f"bound     {least / 1e6:.3f} ms: {self.bound.by}; the plan is {share} above it",
             f"planner   {self.planner}: {self.searched}",
         ]
@@ -130,7 +134,7 @@ class Plan:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise InvalidPlan(f"not a plan: its format is {found!r}, not {FORMAT!r}")
         bound = data.get("bound")
-        _expect_fields({"reckoned": None, **data}, {"format", *cls.__slots__}, "a plan")
+        _expect_fields({"reckoned": None, "costs": "", **data}, {"format", *cls.__slots__}, "a plan")
         if not isinstance(bound, Mapping):
             raise InvalidPlan(f"not a plan: bound is {bound!r}, not an object")
         _expect_fields(bound, set(Bound.__slots__), "a plan's bound")
@@ -144,6 +148,7 @@ class Plan:
         if type(data["budget"]) is not int:  # What is static may leave less than nothing.
             raise InvalidPlan(f"not a plan: budget is {data['budget']!r}, not a whole number")
         words = {name: data[name] for name in ("planner", "searched", "program", "narrowest")}
+        words["costs"] = data.get("costs", "")
         for name, found in {**words, "bound's by": bound["by"]}.items():
             if not isinstance(found, str):
                 raise InvalidPlan(f"not a plan: {name} is {found!r}, not a string")

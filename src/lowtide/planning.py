@@ -48,6 +48,12 @@ class Reached:
         """The Program of the whole step."""
         return step.join(self.programs)
 
+    @property
+    def costs(self) -> str:
+        """Where the Programs' times come from, in words."""
+        parts = [part for graph in self.graphs for part in graph.costs.split("; ") if part]
+        return "; ".join(dict.fromkeys(parts))
+
     @cached_property
     def programs(self) -> list[Program]:
         """The graphs' Programs."""
@@ -96,6 +102,7 @@ def plan_step(reached: Reached, budget: int, planner: Planner) -> Plan:
         time=outcome.time,
         static=static,
         narrowest=narrowest.place,
+        costs=reached.costs,
     )
 
 
@@ -142,7 +149,8 @@ def checked(plan: Plan, reached: Reached) -> Plan:
         )
     runs = tuple(step.settle(reached.programs, plan.runs))
     outcome = referee.run(program, runs)
-    return replace(plan, runs=runs, peak=outcome.peak, time=outcome.time, static=reached.held.static)
+    static, costs = reached.held.static, reached.costs
+    return replace(plan, runs=runs, peak=outcome.peak, time=outcome.time, static=static, costs=costs)
 
 
 def _in_turn(

@@ -83,11 +83,11 @@ def test_resizing() -> None:
 
 
 def test_storages_are_rounded_up_to_the_unit() -> None:
-    with LiveBytes("cpu", unit=512) as live:
+    with LiveBytes("cpu", kind="cuda") as live:
         x = torch.ones(N)
         x.untyped_storage().resize_(1)
     assert (live.peak, live.now) == (4096, 512)
-    assert storage_bytes([x, x], "cpu", unit=512) == 512
+    assert storage_bytes([x, x], "cpu", kind="cuda") == 512
 
 
 def test_what_autograd_saves_is_alive_until_backward_has_used_it() -> None:

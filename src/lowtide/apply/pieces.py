@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import fx
 from lowtide import _compat
 
 Refuse = Callable[..., Any]
+Around = Callable[[Any], AbstractContextManager[Any]]
 _under_way = threading.local()
 
 
@@ -129,8 +131,12 @@ class Pass:
         self._live: dict[str, Any] = {}
         self._pieces: tuple[Piece, ...] = ()
 
-    def begin(self, cut: Cut, arguments: list[Any]) -> None:
-        """A backward pass begins; `arguments` is emptied, and what no piece reads goes at once."""
+    def begin(self, cut: Cut, arguments: list[Any], around: Around) -> None:
+        """A backward pass begins; `arguments` is emptied, and what no piece reads goes at once.
+
+        Each piece runs within `around`, which is given all that is alive then.
+        """
+        self._around = around
         read = {name for piece in cut.pieces for name in piece.reads}
         self._live = {n: value for n, value in zip(cut.arguments, arguments, strict=True) if n in read}
         arguments.clear()
@@ -144,7 +150,7 @@ class Pass:
         piece, live = self._pieces[number], self._live
         arguments = [live.pop(name) if name in piece.last else live[name] for name in piece.reads]
         try:
-            with torch.no_grad(), _compat.without_autocast():
+            with self._around([arguments, live]), torch.no_grad(), _compat.without_autocast():
                 made = list(piece.function(arguments))
         except BaseException:
             live.clear()
@@ -181,10 +187,9 @@ def _chain(step: Pass, schedule: Schedule, inputs: Sequence[Any]) -> tuple[torch
     given = list(inputs)
     before: Any = None
     for number in reversed(range(len(schedule))):
-        before = _GradientPiece.apply(
-            step, number, schedule[number], before, *(inputs[place] for place in schedule[number])
-        )
-        for place in schedule[number]:
+        places = schedule[number]
+        before = _GradientPiece.apply(step, number, places, before, *(inputs[place] for place in places))
+        for place in places:
             given[place] = inputs[place].detach()
     return before, given
 
@@ -202,8 +207,11 @@ def in_pieces(compiled: Callable[..., Any], schedule: Schedule, inputs: Sequence
     return outputs
 
 
-def starting(schedule: Schedule) -> Callable[[fx.GraphModule], Callable[[list[Any]], Any]]:
-    """What makes of a backward module the function that begins it, and gives no gradient but the link's, the last."""
+def starting(schedule: Schedule, around: Around) -> Callable[[fx.GraphModule], Callable[[list[Any]], Any]]:
+    """What makes of a backward module the function that begins it, and gives no gradient but the link's, the last.
+
+    Each piece runs within `around`.
+    """
 
     def function(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
         pieces = cut(module, schedule)
@@ -212,7 +220,7 @@ def starting(schedule: Schedule) -> Callable[[fx.GraphModule], Callable[[list[An
         def run(arguments: list[Any]) -> Any:
             step: Pass = _under_way.step
             del _under_way.step
-            step.begin(pieces, arguments)
+            step.begin(pieces, arguments, around)
             return (*[None] * (results - 1), step.link())
 
         run._boxed_call = True  # type: ignore[attr-defined]

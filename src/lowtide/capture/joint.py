@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from lowtide import _compat
+from lowtide.allocator import charged
 from lowtide.capture import hazards, source, storage
 from lowtide.capture.step import ENTER, LEAVE
 from lowtide.captured import (
@@ -107,7 +108,6 @@ class _Builder:
 
     def build(self) -> Captured:
         graph = self.joint.graph
-        self.unit = 512 if self.kind == "cuda" else 1
         results = list(graph.find_nodes(op="output")[0].args[0])
         descriptions = _compat.output_descriptions(graph)
         self.forward_results = results[: self.forward_outputs]
@@ -171,7 +171,7 @@ class _Builder:
         made = []
         for identity, (count, device) in storage.sizes(node).items():
             if identity not in self.value_at:
-                size = -(-count // self.unit) * self.unit if device == self.device else 0
+                size = charged(count, self.kind) if device == self.device else 0
                 self.value_at[identity] = self._new_value(node.name, size, role)
                 made.append(self.value_at[identity])
         self._locate(node)
@@ -234,7 +234,7 @@ class _Builder:
         # Results that nobody takes are scratch; so are results that share a storage, since kernels may not share it.
         counts = Counter(storage.key(tensor) for tensor in storage.tensors(node))
         unused = sum(
-            -(-size // self.unit) * self.unit * (counts[identity] - (identity in used))
+            charged(size, self.kind) * (counts[identity] - (identity in used))
             for identity, (size, device) in storage.sizes(node).items()
             if device == self.device
         )
@@ -343,7 +343,7 @@ class _Builder:
         once = "the gradients of the outputs come in"
         inside = all(tensor.numel() == 1 for node in tangents for tensor in storage.tensors(node))
         scratch = 0 if inside else sum(map(self._loss_scratch, tangents))
-        writes.append(self._new_value("loss and its gradient", 2 * max(8, self.unit), Role.OUTPUT))
+        writes.append(self._new_value("loss and its gradient", 2 * charged(8, self.kind), Role.OUTPUT))
         self._op(ENTER, Enter(), [self.left], [*writes, entered], once=once, scratch=scratch)
         self.tokens, self.first_tokens = {}, [entered]
 
@@ -355,7 +355,7 @@ class _Builder:
         for tensor in storage.tensors(tangent):
             copies = 3 if tensor.element_size() >= 4 else 5
             size = copies * tensor.numel() * max(4, tensor.element_size())
-            found += -(-size // self.unit) * self.unit if tensor.device == self.device else 0
+            found += charged(size, self.kind) if tensor.device == self.device else 0
         return found
 
     def _backward(self, calls: list[fx.Node]) -> None:
@@ -402,7 +402,7 @@ class _Builder:
             if place in self.handed_on:
                 continue
             if _layout(node) in self.layouts or not _can_be_stolen(node, leaf):
-                size = -(-_dense_bytes(leaf) // self.unit) * self.unit
+                size = charged(_dense_bytes(leaf), self.kind)
                 writes.append(self._new_value(f"{leaf.name} gradient", size, Role.OUTPUT))
                 self.gradients.add(writes[-1])
             else:

@@ -129,9 +129,10 @@ def attention_on_cpu(
 
 
 def for_tensors(tensors: Iterable[Any], kind: str = "cpu") -> Mapping[Any, Callable[..., Any]]:
-    """What to trace with where these are the inputs; `kind` is the device that stands behind the meta device."""
+    """What to trace with where these are the inputs; `kind` is the device that is meant where these are elsewhere."""
     kinds = {tensor.device.type for tensor in tensors if isinstance(tensor, Tensor)}
-    return KERNELS[kind] if "meta" in kinds else RECURRENT if "cuda" in kinds else ON_CPU
+    elsewhere = "meta" in kinds or (kind == "cuda" and "cuda" not in kinds)
+    return KERNELS[kind] if elsewhere else RECURRENT if "cuda" in kinds else ON_CPU
 
 
 ON_CPU: Mapping[Any, Callable[..., Any]] = {aten.gru.input: gru_on_cpu}

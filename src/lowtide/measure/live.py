@@ -16,6 +16,7 @@ from lowtide._compat import (
     is_traceable_wrapper_subclass,
     tree_leaves,
 )
+from lowtide.allocator import charged
 
 
 class LiveBytes(TorchDispatchMode):
@@ -33,8 +34,9 @@ class LiveBytes(TorchDispatchMode):
     Views share a storage and count once. A storage that exists before the block counts from `start` on if `holding`
     names it (modules give their parameters, buffers and gradients; optimizers their parameters, gradients and state;
     anything else is searched for tensors), otherwise from its first use. A resized storage counts what it has become.
-    Only storages on `device`'s type count, whatever its index, each rounded up to a multiple of `unit` bytes. With
-    `fake`, the tensors of that mode count and real ones do not; without, fake and functional tensors do not count.
+    Only storages on `device`'s type count, whatever its index, each as an allocator of this `kind` of device charges
+    for it. With `fake`, the tensors of that mode count and real ones do not; without, fake and functional tensors do
+    not count.
 
     What is seen and what is not. Backward runs under the mode that was active when it was called, in the calling
     thread on the CPU and in autograd's own thread, with the mode carried over, on other devices. Storages that an op
@@ -57,7 +59,7 @@ class LiveBytes(TorchDispatchMode):
         device: torch.device | str,
         *,
         holding: Iterable[Any] = (),
-        unit: int = 1,
+        kind: str = "cpu",
         record: bool = False,
         fake: FakeTensorMode | None = None,
     ) -> None:
@@ -65,7 +67,7 @@ class LiveBytes(TorchDispatchMode):
         self.device = torch.device(device)
         self.start = self.now = self.peak = 0
         self.timeline: list[tuple[str, int]] = []
-        self._unit = unit
+        self._kind = kind
         self._record = record
         self._fake = fake
         self._holding = list(holding)
@@ -109,7 +111,7 @@ class LiveBytes(TorchDispatchMode):
             self._note_storage(storage)
 
     def _note_storage(self, storage: torch.UntypedStorage) -> None:
-        key, size = id(storage), -(-storage.nbytes() // self._unit) * self._unit
+        key, size = id(storage), charged(storage.nbytes(), self._kind)
         known = self._seen.get(key)
         if known is None:
             self._seen[key] = weakref.ref(storage, lambda _: self._forget(key)), size
@@ -144,13 +146,13 @@ def tensors_of(holders: Any) -> Iterator[torch.Tensor]:
                     yield tensor.grad
 
 
-def storage_bytes(tensors: Iterable[torch.Tensor], device: torch.device | str, *, unit: int = 1) -> int:
-    """Bytes of the storages behind `tensors` on `device`'s type, fake or not, each counted once and rounded up to
-    a multiple of `unit`.
+def storage_bytes(tensors: Iterable[torch.Tensor], device: torch.device | str, *, kind: str = "cpu") -> int:
+    """Bytes of the storages behind `tensors` on `device`'s type, fake or not, each counted once, as an allocator of
+    this `kind` of device charges for it.
     """
     parts = [part for tensor in tensors for part in _parts(tensor) if part.device.type == torch.device(device).type]
     storages = [part.untyped_storage() for part in parts]
-    return sum({id(storage): -(-storage.nbytes() // unit) * unit for storage in storages}.values())
+    return sum({id(storage): charged(storage.nbytes(), kind) for storage in storages}.values())
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -35,7 +35,9 @@ class OptimizerNeed:
 ANSWERS = ((0.5, 1000.0), (1.0, 2.0))
 
 
-def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tensor] = ()) -> OptimizerNeed:
+def state_bytes(
+    optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tensor] = (), kind: str | None = None
+) -> OptimizerNeed:
     """What `optimizer` holds after its next steps, and what a step needs while it runs.
 
     A twin of the optimizer, with the same options and the state it has by now, takes two steps on fake tensors (shapes
@@ -49,14 +51,14 @@ def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tens
     than is said here. One whose step takes a closure, makes tensors whose shape depends on data, or fails on fake
     tensors is refused.
 
-    Counted as `LiveBytes` counts: scratch inside an op is not seen. On CUDA every storage is rounded up to the
-    allocator's 512 bytes.
+    Counted as `LiveBytes` counts: scratch inside an op is not seen. Every storage counts as an allocator of this `kind`
+    charges for it, that of the parameters' device where none is given.
     """
     idle = frozenset(id(parameter) for parameter in unused)
     failure: Exception | None = None
     for answers in ANSWERS:
         try:
-            return _trial(optimizer, idle, answers)
+            return _trial(optimizer, idle, answers, kind)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
             failure = e
     kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
@@ -67,10 +69,12 @@ def state_bytes(optimizer: torch.optim.Optimizer, *, unused: Iterable[torch.Tens
     ) from failure
 
 
-def _trial(optimizer: torch.optim.Optimizer, idle: frozenset[int], answers: tuple[float, float]) -> OptimizerNeed:
+def _trial(
+    optimizer: torch.optim.Optimizer, idle: frozenset[int], answers: tuple[float, float], kind: str | None
+) -> OptimizerNeed:
     """The need when every number read back in the first of two steps is `answers[0]`, and in the second the other."""
     device = next(tensors_of([optimizer])).device
-    unit = 512 if device.type == "cuda" else 1
+    kind = kind or device.type
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     twin, pairs = _twin(optimizer, fake)
     peaks = [0]
@@ -79,11 +83,11 @@ def _trial(optimizer: torch.optim.Optimizer, idle: frozenset[int], answers: tupl
             trains = original.requires_grad and id(original) not in idle
             parameter.grad = torch.empty_like(parameter, requires_grad=False) if trains else None
         for answer in answers:
-            with _StepBytes(device, holding=[twin], unit=unit, fake=fake) as live:
+            with _StepBytes(device, holding=[twin], kind=kind, fake=fake) as live:
                 live.answer = answer
                 type(twin).step(twin)
-            peaks.append(live.peak - storage_bytes(tensors_of([twin]), device, unit=unit))
-    state = storage_bytes(tensors_of(list(twin.state.values())), device, unit=unit)
+            peaks.append(live.peak - storage_bytes(tensors_of([twin]), device, kind=kind))
+    state = storage_bytes(tensors_of(list(twin.state.values())), device, kind=kind)
     return OptimizerNeed(state=state, step_peak=max(peaks))
 
 

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
-from torch.utils.flop_counter import flop_registry
 
+from lowtide import _compat
 from lowtide.captured import Action, Call, Captured, Snapshot
+from lowtide.device import CPU, H100, Device
+from lowtide.measure.flops import flops
 from lowtide.program import Program
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What a device can do at best.
-
-    name        for people
-    kind        "cuda" or "cpu": whose kernels and whose allocator
-    flops       arithmetic operations a second, by bytes an element of the operands (matrix units where it has them)
-    bandwidth   bytes a second to and from memory
-    launch      nanoseconds that even the smallest call takes
-    """
-
-    name: str
-    kind: str
-    flops: dict[int, float]
-    bandwidth: float
-    launch: int
-
-
-CPU = Device("cpu", "cpu", {8: 2e10, 4: 5e10, 2: 5e10, 1: 5e10}, 1e10, 4_000)
-H100 = Device("h100", "cuda", {8: 3e13, 4: 3e14, 2: 7e14, 1: 1.2e15}, 2.8e12, 4_000)
 
 
 def estimate(captured: Captured, device: Device) -> Program:
@@ -56,7 +36,7 @@ def _ns(action: Action, device: Device) -> int:
     if call is None:
         return 0
     node = call.node
-    arithmetic = _flops(node) / device.flops[min(8, max(1, _item_bytes(node)))] * 1e9
+    arithmetic = flops(node) / _speed(node, device) * 1e9
     return device.launch + int(max(arithmetic, _traffic_ns([node, *node.all_input_nodes], device)))
 
 
@@ -65,12 +45,14 @@ def _traffic_ns(nodes: list[fx.Node], device: Device) -> int:
     return int(count / device.bandwidth * 1e9)
 
 
-def _flops(node: fx.Node) -> float:
-    formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
-    if formula is None:
-        return 0
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    return float(formula(*args, **kwargs, out_val=node.meta["val"]))
+def _speed(node: fx.Node, device: Device) -> float:
+    """Operations a second; those on four-byte numbers go by whether TF32 is allowed, as in eager PyTorch."""
+    size = min(8, max(1, _item_bytes(node)))
+    if size == 4 and device.single:
+        convolves = "conv" in str(node.target)
+        tf32 = _compat.convolutions_in_tf32() if convolves else torch.get_float32_matmul_precision() != "highest"
+        return device.flops[4] if tf32 else device.single
+    return device.flops[size]
 
 
 def _item_bytes(node: fx.Node) -> int:
