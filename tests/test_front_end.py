@@ -90,6 +90,17 @@ def test_where_the_plain_way_cannot_be_traced_the_model_is_told_that_it_is(said:
     assert "_shared_factor" in told[0]
 
 
+def test_a_question_beside_a_break_that_it_has_nothing_to_do_with(said: pytest.LogCaptureFixture) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = self.body(x) * (2.0 if torch.compiler.is_compiling() else 1.0)
+        torch._dynamo.graph_break()
+        return self.head(y)
+
+    exact(lambda: module(forward), (batch(),), (batch(32),))
+    assert graphs(said) == 2
+    assert not [line for line in said.messages if "being compiled" in line]
+
+
 def test_a_question_beside_a_branch_on_data_is_answered_with_no(said: pytest.LogCaptureFixture) -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         y = self.body(x)

@@ -318,10 +318,12 @@ class Break:
 
     reason   why, one line
     stack    file, name of the functions being traced there, outermost first
+    line     where in the innermost of them
     """
 
     reason: str
     stack: tuple[tuple[str, str], ...]
+    line: int
 
 
 def _breaks(reasons: Sequence[Any]) -> list[Break]:
@@ -329,7 +331,9 @@ def _breaks(reasons: Sequence[Any]) -> list[Break]:
 
 
 def _break(reason: str, stack: Iterable[Any]) -> Break:
-    return Break(reason.strip().splitlines()[0], tuple((frame.filename, frame.name) for frame in stack))
+    frames = list(stack)
+    places = tuple((frame.filename, frame.name) for frame in frames)
+    return Break(reason.strip().splitlines()[0], places, frames[-1].lineno or 0 if frames else 0)
 
 
 class _Within:

@@ -30,6 +30,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.told: dict[tuple[Place, ...], str] = {}
+        self._tried: dict[Break, set[tuple[Place, ...]]] = {}
         self._asked: set[tuple[Place, ...]] = set()
 
     def answer(self, stack: Sequence[CodeType]) -> bool:
@@ -43,11 +44,18 @@ class Answers:
     def changed_by(self, breaks: Sequence[Break]) -> bool:
         """Whether what the front end broke at changes an answer, so that it should try again."""
         asked, self._asked = self._asked, set()
-        before = len(self.told)
+        before = dict(self.told)
         for found in breaks:
-            if not any(word in found.reason.lower() for word in _DATA):
-                self.told.update(dict.fromkeys(_beside(found.stack, asked), found.reason))
-        return len(self.told) > before
+            if any(word in found.reason.lower() for word in _DATA):
+                continue
+            if found in self._tried:
+                # It broke there again: yes was no help, and no is right.
+                for end in self._tried[found]:
+                    self.told.pop(end, None)
+                continue
+            self._tried[found] = _beside(found.stack, asked)
+            self.told.update(dict.fromkeys(self._tried[found], found.reason))
+        return self.told != before
 
     @property
     def askers(self) -> list[str]:
