@@ -59,6 +59,9 @@ class Counting:
     def room(self) -> int | None:
         return self.free
 
+    def alive(self) -> bool:
+        return True
+
     def clean(self) -> None:
         pass
 
@@ -160,6 +163,20 @@ def test_a_call_that_fails_is_estimated_by_name(tmp_path: Path) -> None:
     assert "aten.addmm.default (OutOfMemoryError: no room)" in found.costs
 
 
+def test_a_device_that_is_lost_ends_it(tmp_path: Path) -> None:
+    """An error after which the GPU takes no more calls is no reason to go on estimating."""
+
+    class Lost(Counting):
+        def cost(self, call: Callable[[], Any], seconds: float) -> Cost:
+            raise torch.AcceleratorError("device-side assert triggered")
+
+        def alive(self) -> bool:
+            return False
+
+    with pytest.raises(torch.AcceleratorError):
+        reached(layers(1), torch.randn(8, 16), Lost(), tmp_path)
+
+
 def test_progress_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 5.0, 6.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
@@ -246,6 +263,7 @@ def test_tensors_lie_in_memory_as_they_did() -> None:
         torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
         torch.zeros(4, dtype=torch.float8_e4m3fn),
         torch.zeros(0, 4),
+        torch.zeros(2, dtype=torch.uint64),
         torch.zeros((), dtype=torch.complex64),
     ):
         made = Arguments(CPU).like(like)
