@@ -16,13 +16,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import lowtide
-from lowtide import referee
+from lowtide import api, referee
 from lowtide.errors import LowtideError
 from lowtide.fitted import Settings, capture_call
 from lowtide.measure.arguments import Arguments
 from lowtide.measure.cache import Cache
 from lowtide.measure.clock import Cost, CpuClock
-from lowtide.measure.costs import Measured
+from lowtide.measure.costs import Estimated, Measured
 from lowtide.measure.signature import signature
 from lowtide.planners import keep_all
 from lowtide.planning import Reached
@@ -307,6 +307,23 @@ def test_a_model_without_data_cannot_be_measured() -> None:
         model, x = nn.Linear(4, 4), torch.randn(2, 4)
     with pytest.raises(LowtideError, match="the model is on meta"):
         lowtide.plan(model, x, memory_budget="1TB", costs="measured")
+
+
+def test_on_a_gpu_costs_are_measured_unless_estimates_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And from elsewhere for the GPU that is here."""
+    monkeypatch.setattr(api, "clock_of", lambda device: Counting(device=device, name="NVIDIA H200"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    gpu, meta = torch.device("cuda", 0), torch.device("meta")
+    assert isinstance(api._price(gpu, None, None, None, None), Measured)
+    assert isinstance(api._price(gpu, "estimated", None, None, None), Estimated)
+    assert isinstance(api._price(meta, None, "cuda", None, None), Measured)
+    assert isinstance(api._price(gpu, None, "a100", lowtide.device.A100, None), Estimated)
+    assert api._target(meta, "cuda") is lowtide.device.H200
+    with pytest.raises(LowtideError, match="needs the device"):
+        api._price(gpu, "measured", "a100", lowtide.device.A100, None)
+    with pytest.raises(LowtideError, match="planned for GPUs"):
+        api._target(gpu, "cpu")
 
 
 def test_fitting_measures_when_asked() -> None:
