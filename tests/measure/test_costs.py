@@ -27,7 +27,7 @@ from lowtide.measure.signature import signature
 from lowtide.planners import keep_all
 from lowtide.planning import Reached
 from lowtide.progress import Progress
-from training import batch_of, case_of
+from training import batch_of
 from zoo import MODELS
 
 CPU = torch.device("cpu")
@@ -190,7 +190,7 @@ def test_progress_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.
 @pytest.mark.parametrize("name", ["vit", "lstm", "llama", "unet"])
 def test_all_of_a_real_step_is_measured(name: str) -> None:
     """Indices in range, workspaces made by the operators that want them: nothing is left to estimate."""
-    case = case_of(name)
+    case = MODELS[name]()
     plan = lowtide.plan(case.model, batch_of(case), memory_budget="1TB", planner="keep_all", costs="measured")
     assert plan.costs.startswith("measured on ")
     assert "estimated" not in plan.costs
@@ -278,7 +278,7 @@ def test_the_same_tensor_twice_is_one_tensor() -> None:
 
 
 def test_costs_are_estimated_on_the_cpu_unless_asked_for() -> None:
-    case = case_of("mlp")
+    case = MODELS["mlp"]()
     plan = lowtide.plan(case.model, batch_of(case), memory_budget="1TB", planner="keep_all")
     assert plan.costs.startswith("estimated for cpu (roofline")
 
@@ -297,7 +297,7 @@ def test_costs_are_estimated_on_the_cpu_unless_asked_for() -> None:
     ],
 )
 def test_what_cannot_be_had_is_refused(options: dict[str, Any], words: str) -> None:
-    case = case_of("mlp")
+    case = MODELS["mlp"]()
     with pytest.raises(LowtideError, match=words):
         lowtide.plan(case.model, batch_of(case), **{"memory_budget": "1TB", **options})
 
