@@ -44,7 +44,7 @@ def draw(rows: Iterable[Row]) -> str:
         lines += [f"## Steps on {device}", "", STEPS, *_promises(found), "", *_peers(found), ""]
         for name, cases in found.items():
             lines += [f"### {name}", "", *_workload(cases), ""]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _estimates(rows: list[Row]) -> list[str]:
@@ -56,11 +56,15 @@ def _estimates(rows: list[Row]) -> list[str]:
     ]
     for row in rows:
         lines.append(
-            f"| {row['model']} | {row['device']}, {row['threads']} threads | {row['calls']} | {row['distinct']} | "
+            f"| {row['model']} | {_where(row)} | {row['calls']} | {row['distinct']} | "
             f"{row['plain_ms']:.1f} | × {row['estimated_of_plain']:.2f} | × {row['measured_of_plain']:.2f} | "
             f"{row['measuring_seconds']:.1f} |"
         )
     return [*lines, ""]
+
+
+def _where(row: Row) -> str:
+    return f"{row['device']}, one thread" if row["threads"] == 1 else row["device"]
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -218,4 +222,4 @@ def _workload(cases: dict[str, Row]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(draw(map(json.loads, sys.stdin)) + "\n")
+    sys.stdout.write(draw(map(json.loads, sys.stdin)))
