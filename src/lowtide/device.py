@@ -41,8 +41,8 @@ class Device:
             )
 
 
-# About three quarters of what the makers' data sheets promise without sparsity, which good kernels reach. The CPU is none
-# in particular; how far it was from one core stands in bench/results/estimates.jsonl.
+# About three quarters of what the makers' data sheets promise without sparsity, which good kernels reach. The CPU is
+# none in particular; how far it was from one core stands in bench/results/estimates.jsonl.
 CPU = Device(
     "cpu",
     "cpu",
