@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from lowtide import budget as budgets
+from lowtide.compiled_fit import CompiledCapturing, CompiledFitted, plan_compiled
+from lowtide.compiled_plan import Planning
 from lowtide.errors import LowtideError
 from lowtide.fitted import Fitted, Settings, capture_call
 from lowtide.frontier import Frontier
@@ -60,7 +62,8 @@ def fit(
     batch           what the model is called with: a tuple of arguments, a dict of keywords, a Batch of both, or the
                     one argument
     optimizer       the optimizer that will step the model
-    backend         "eager": the kernels of eager PyTorch
+    backend         "eager": the kernels of eager PyTorch; "inductor": the code that torch.compile makes, held to the
+                    budget by what that code holds (in eval mode and without gradients, torch.compile as it is)
     planner         who plans: one of PLANNERS
     loss_inside     whether the model returns its loss; None: it does where an output is a single number
     max_shapes      how many shapes of input are kept planned
@@ -72,10 +75,9 @@ def fit(
     settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes)
     unfit(model)
     _refuse_fitted_parts(model)
-    fitted = Fitted(model, settings)
+    fitted = CompiledFitted(model, settings) if backend == "inductor" else Fitted(model, settings)
     if batch is not None:
-        args, kwargs = _arguments(batch)
-        fitted.plan = settings.plan(capture_call(model, args, kwargs, settings))
+        fitted.plan = _planned(model, batch, settings)
     model._compiled_call_impl = fitted
     return model
 
@@ -101,21 +103,28 @@ def plan(
     *,
     memory_budget: int | str,
     optimizer: torch.optim.Optimizer | None = None,
+    backend: str = "eager",
     planner: str = DEFAULT_PLANNER,
     loss_inside: bool | None = None,
 ) -> Plan:
     """The plan of a training step on `batch` within `memory_budget`, without running it or touching the model.
 
     A model that torch.compile takes whole is only traced, so it may be on the meta device, or need more memory than
-    there is. Raises BudgetTooSmall where nothing fits.
+    there is; with backend="inductor" it is compiled too. Raises BudgetTooSmall where nothing fits.
 
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     >>> found = plan(model, torch.randn(8, 64), memory_budget="1MiB")
     >>> found.total <= 2**20
     True
     """
-    settings = _settings(model, memory_budget, optimizer, "eager", planner, loss_inside, 1)
+    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, 1)
+    return _planned(model, batch, settings)
+
+
+def _planned(model: nn.Module, batch: Any, settings: Settings) -> Plan:
     args, kwargs = _arguments(batch)
+    if isinstance(settings.plan, Planning):
+        return plan_compiled(CompiledCapturing(model, settings), args, kwargs)
     return settings.plan(capture_call(model, args, kwargs, settings))
 
 
@@ -188,14 +197,15 @@ def _settings(
     loss_inside: bool | None,
     max_shapes: int,
 ) -> Settings:
-    if backend != "eager":
-        raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager'")
+    if backend not in ("eager", "inductor"):
+        raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager', 'inductor'")
     if planner not in PLANNERS:
         raise LowtideError(f"planner={planner!r} is not there; the planners are: {', '.join(map(repr, PLANNERS))}")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     allowed = budgets.parse(memory_budget, capacity=_capacity(device))
+    compiled = Planning(allowed, PLANNERS[planner])
     return Settings(
-        plan=partial(plan_step, budget=allowed, planner=PLANNERS[planner]),
+        plan=compiled if backend == "inductor" else partial(plan_step, budget=allowed, planner=PLANNERS[planner]),
         planner=PLANNERS[planner],
         optimizer=optimizer,
         loss_inside=loss_inside,

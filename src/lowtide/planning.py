@@ -15,6 +15,7 @@ from lowtide import referee
 from lowtide.budget import show
 from lowtide.capture import step
 from lowtide.captured import Captured
+from lowtide.compiled.partitioned import Partitioned
 from lowtide.errors import BudgetTooSmall, PlanMismatch
 from lowtide.frontier import Frontier
 from lowtide.measure.held import Held
@@ -37,7 +38,7 @@ class Reached:
     ran      what each graph ran in this call, where it had to run before all of them were known; else nothing
     """
 
-    graphs: tuple[Captured, ...]
+    graphs: tuple[Captured | Partitioned, ...]
     held: Held
     ran: tuple[Runs, ...] = ()
 
