@@ -90,7 +90,7 @@ def test_blocks_are_found_and_checkpointed(name: str, devices: Any) -> None:
 
 
 def row(case: str, **facts: Any) -> dict[str, Any]:
-    return {"device": "a GPU", "workload": "a model", "case": case, **facts}
+    return {"bench": "devices", "device": "a GPU", "workload": "a model", "case": case, **facts}
 
 
 def test_tables(devices_table: Any) -> None:

@@ -546,10 +546,6 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
     return torch._C._AutoDispatchBelowAutograd()
 
 
-# The GPU stopped at an error and takes no more calls from this process.
-DEVICE_IS_LOST: type[RuntimeError] = torch.AcceleratorError
-
-
 def pause_device(seconds: float) -> None:
     """Have the GPU do nothing for about so long, while calls queue up behind."""
     torch.cuda._sleep(int(seconds * 1.8e9))

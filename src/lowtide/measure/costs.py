@@ -114,9 +114,9 @@ class Measured:
             return f"its tensors take {lacking} bytes more than there are"
         try:
             return self._clock.cost(_callable(action, arguments), seconds)
-        except _compat.DEVICE_IS_LOST:
-            raise
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if not self._clock.alive():
+                raise
             return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
     def _room(self) -> float:
