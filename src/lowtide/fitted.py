@@ -109,7 +109,7 @@ class Call:
     @property
     def first(self) -> tuple[Slot, Turn]:
         """The first slot reached, with its turn."""
-        return self.slots[0], Turn(self.accumulating, 0)
+        return self.slots[0], Turn(self.accumulating, 0, self.added)
 
     def turns(self) -> Iterator[tuple[Slot, Turn]]:
         """The slots reached in which something needs a gradient, each with the turn it was."""
