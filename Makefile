@@ -28,5 +28,9 @@ format: $(STAMP)
 	$(BIN)/ruff format src tests bench examples
 	$(BIN)/ruff check --fix src tests bench examples
 
+# On a machine with a GPU: the torch that is there, nothing installed, what passed before left out.
+gpu:
+	$(PYTHON) bench/gpu.py
+
 clean:
 	rm -rf $(VENV)

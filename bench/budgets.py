@@ -1,6 +1,6 @@
-"""Makes docs/methods/budgets.md from the lines of `bench/planners.py budgets` and `bench/optimum.py`:
+"""Makes docs/methods/budgets.md from the lines of `bench/planners.py budgets` and `speed`, and of `bench/optimum.py`:
 
-cat bench/results/budgets.jsonl bench/results/optimum.jsonl | python bench/budgets.py > docs/methods/budgets.md
+cd bench/results && cat budgets.jsonl optimum.jsonl speed.jsonl | python ../budgets.py > ../../docs/methods/budgets.md
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Row = dict[str, Any]
 
 HEAD = """# The default planner at twenty budgets
 
-Made by `bench/budgets.py` from `bench/results/budgets.jsonl` (`PYTHONPATH=src python bench/planners.py budgets`) and
-`bench/results/optimum.jsonl` (`bench/optimum.py`). The steps are captured with the roofline costs of an H100. Budgets
-lie evenly from the least that the default planner meets, 0 %, to the plain step's peak, 100 %; static bytes are not
-counted. Seconds are the processor's, of one thread.
+Made by `bench/budgets.py` from `bench/results/budgets.jsonl` (`PYTHONPATH=src python bench/planners.py budgets`),
+`speed.jsonl` (the same with `speed`) and `optimum.jsonl` (`bench/optimum.py`). The steps are captured with the roofline
+costs of an H100. Budgets lie evenly from the least that the default planner meets, 0 %, to the plain step's peak,
+100 %; static bytes are not counted. Seconds are the processor's, of one thread.
 
 ![Extra time against budget](budgets.svg)
 """
@@ -29,7 +29,12 @@ def draw(rows: Iterable[Row]) -> str:
     """The page."""
     rows = list(rows)
     steps = sorted((row for row in rows if row.get("question") == "budgets"), key=lambda row: row["ops"])
-    return "\n".join([HEAD, *_times(steps), "", *_gaps(steps), "", *_least(steps), "", *_optima(rows)]) + "\n"
+    return (
+        "\n".join(
+            [HEAD, *_times(steps), "", *_gaps(steps), "", *_least(steps), "", *_seconds(rows), "", *_optima(rows)]
+        )
+        + "\n"
+    )
 
 
 def _share(point: int) -> str:
@@ -82,6 +87,26 @@ def _least(steps: list[Row]) -> list[str]:
             f"| {row['program']} | {row['least']:.4f} | {row['least_of_working_set']:.4f} | {other:.4f} ({name}) "
             f"| {len(points)} | {most:.3f} | {'yes' if row['monotone'] else 'no'} |"
         )
+    return lines
+
+
+def _seconds(rows: list[Row]) -> list[str]:
+    lines = [
+        "## Seconds",
+        "",
+        "For one plan with its bound, from nothing, at budgets so far of the way from the least to the plain step's",
+        "peak; for a curve of thirty plans with theirs, and how many times the mean of those plans that is; memory is",
+        "the process's, of which Python with its libraries is about 180 MiB. ([Growth with size](growth.svg).)",
+        "",
+    ]
+    rows = sorted((row for row in rows if row.get("question") == "speed"), key=lambda row: row["n"])
+    shares = list(rows[0]["seconds_at"]) if rows else []
+    shown = " | ".join(f"{100 * float(share):.0f} %" for share in shares)
+    lines += [f"| step | ops | {shown} | curve | of a plan | MiB |", "|---|---|" + "---|" * (len(shares) + 3)]
+    for row in rows:
+        plans = " | ".join(f"{row['seconds_at'][share]:.1f}" for share in shares)
+        curve = f"{row['curve_seconds']:.1f} | {row['curve_of_plan']:.1f}"
+        lines.append(f"| {row['program']} | {row['n']} | {plans} | {curve} | {row['megabytes']} |")
     return lines
 
 

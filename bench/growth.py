@@ -1,6 +1,6 @@
 """Draws how the planners' time grows with size, from the lines of `bench/planners.py`:
 
-python bench/growth.py < bench/results/planners.jsonl > docs/methods/growth.svg
+cat bench/results/planners.jsonl bench/results/speed.jsonl | python bench/growth.py > docs/methods/growth.svg
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Points = list[tuple[int, float]]
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 860, 480, 70, 20, 250, 50
 LEAST = 0.001  # seconds: what the lines count in
-COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b7791f", "#16697a", "#7f3b08", "#555555")
+COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#b7791f", "#16697a", "#7f3b08", "#555555", "#111111")
 
 # What is drawn: a name, and which lines belong to it. Of several lines of one size the slowest counts.
 SERIES: dict[str, Callable[[Row], bool]] = {
@@ -28,6 +28,7 @@ SERIES: dict[str, Callable[[Row], bool]] = {
     "closed_sets": lambda row: row["question"] == "closed_sets" and row["graph"] == "far skips",
     "exact, chain": lambda row: row["question"] == "exact_chain",
     "exact, dag": lambda row: row["question"] == "exact_dag",
+    "best, a plan and its bound": lambda row: row["question"] == "speed",
 }
 
 
@@ -71,7 +72,7 @@ def draw(rows: Iterable[Row]) -> str:
     for power in range(y_ends[0], y_ends[1] + 1):
         lines.append(grid_line(x(x_ends[0]), y(power), x(x_ends[1]), y(power)))
         lines.append(words_at(LEFT - 8, y(power) + 4, f"{10.0**power:g} s", "end"))
-    lines.append(words_at(x(sum(x_ends) / 2), HEIGHT - 8, "layers, stages or values", "middle"))
+    lines.append(words_at(x(sum(x_ends) / 2), HEIGHT - 8, "layers, stages, values or ops", "middle"))
     for number, (name, line) in enumerate(found.items()):
         colour = COLOURS[number]
         places = [(x(log10(n)), y(log10(seconds))) for n, seconds in line]

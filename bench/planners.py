@@ -276,6 +276,25 @@ def on_budgets(program: str) -> Row:
     }
 
 
+def on_speed(program: str) -> Row:
+    """A captured step: how long the default planner takes for a plan and its bound, and for a curve of thirty plans."""
+    step = load(program)
+    best.curve(load("vgg19"), 5)  # Compiled loops are loaded once a process, whatever the step.
+    plain = PLANNERS["keep_all"](step, 2**60)
+    least = best.ladder_of(step).lowest.seen.peak
+    plans = []
+    for share in SPEED_SHARES:
+        best.forget()
+        cost, _ = timed(partial(best.solve, step, least + int((plain.peak - least) * share)))
+        plans.append(cost["cpu_seconds"])
+    best.forget()
+    cost, curve = timed(partial(best.curve, step, 30))
+    shares = dict(zip(map(str, SPEED_SHARES), plans))
+    mean = sum(plans) / len(plans)
+    row = {"n": len(step.ops), "cpu_seconds": max(plans), "seconds_at": shares, "points": len(curve)}
+    return row | {"curve_seconds": cost["cpu_seconds"], "curve_of_plan": round(cost["cpu_seconds"] / mean, 2)}
+
+
 def _faster(step: Program, budgets: list[int], times: list[int], plain: int, others: list[str]) -> list[Row]:
     """Where another planner is faster than the default one, and by how much of the plain step's time; for long steps
     at every fourth budget.
@@ -317,6 +336,7 @@ def _or_needed(solve: Callable[[int], Any], budget: int | None) -> Any:
 
 
 LONG = 2000
+SPEED_SHARES = (0.05, 0.2, 0.4, 0.6, 0.8)  # of the way from the least budget to the plain step's peak
 SHAPES = ("equal", "falling", "random")
 SHARES = (None, 0.9, 1.1, 1.3, 1.6, 2.0)
 
@@ -389,6 +409,7 @@ QUESTIONS: dict[str, tuple[Callable[..., Row], list[Row]]] = {
         [{"n": n, "of_least_peak": share} for n, share in product((4, 5, 6, 7, 8), (0.9, 1.1, 1.3))],
     ),
     "budgets": (on_budgets, [{"program": name} for name in names()]),
+    "speed": (on_speed, [{"program": name} for name in names()]),
     "programs": (
         on_program,
         [

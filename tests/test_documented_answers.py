@@ -50,10 +50,10 @@ def test_every_planner_has_its_page() -> None:
 @pytest.mark.parametrize(
     ("maker", "page", "lines"),
     [
-        ("growth", "growth.svg", ("planners", "comparison")),
+        ("growth", "growth.svg", ("planners", "comparison", "speed")),
         ("figures", "figures.md", ("planners", "comparison")),
         ("curves", "budgets.svg", ("budgets",)),
-        ("budgets", "budgets.md", ("budgets", "optimum")),
+        ("budgets", "budgets.md", ("budgets", "optimum", "speed")),
         ("devices_table", "../devices-figures.md", ("estimates",)),
     ],
 )

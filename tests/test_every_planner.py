@@ -158,7 +158,7 @@ def drawn(graph: Captured) -> dict[str, Any]:
 def both(graph: Captured, runs: list[int], inputs: dict[str, Any]) -> list[Any]:
     """What the forward and the backward module hand out, and what the inputs are then."""
     inputs = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
-    forward, backward = emit(graph, runs)
+    forward, backward, _ = emit(graph, runs)
     nodes = graph.joint.graph.find_nodes(op="placeholder")
     with torch.no_grad():
         results = forward(*(inputs[node.name] for node in nodes if not is_tangent(node)))

@@ -206,17 +206,6 @@ def test_a_checkpoint_outside_the_graphs_is_refused_by_name() -> None:
         lowtide.fit(module(forward), memory_budget="1TB")(batch())
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_a_model_that_asks_whether_it_is_compiled_is_told_of(asks: bool, caplog: pytest.LogCaptureFixture) -> None:
-    def forward(self: Any, x: Tensor) -> Tensor:
-        y = self.body(x)
-        return self.head(y * 2 if asks and torch.compiler.is_compiling() else y)
-
-    with caplog.at_level(logging.INFO, "lowtide"):
-        lowtide.fit(module(forward), memory_budget="1TB")(batch())
-    assert ["test_traps asks" in line for line in caplog.messages if "being compiled" in line] == [True] * asks
-
-
 @pytest.mark.parametrize("way", ["plain", "two forwards", "retained", "late gradients", "accumulating"])
 def test_steps_that_hold_more_than_planned_are_told_of_once(way: str, caplog: pytest.LogCaptureFixture) -> None:
     model = lowtide.fit(perceptron(), memory_budget="1TB")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from types import CodeType
 from typing import Any
 
@@ -16,6 +19,7 @@ from torch._C import DispatchKey
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeCopyMode as FakeCopyMode
@@ -132,55 +136,230 @@ def tracing_options() -> contextlib.AbstractContextManager[Any]:
     )
 
 
-class _Noted(dict[Any, Any]):
-    """Dynamo's answers to code that asks whether it is being compiled; notes who asks, PyTorch itself left out."""
+class _Answers(dict[Any, Any]):
+    """Dynamo's answers to code that asks whether it is being compiled, with those to other code than PyTorch's own
+    worked out from the stack of functions being traced.
+    """
 
-    def __init__(self, answers: Mapping[Any, Any], askers: set[str]) -> None:
-        super().__init__(answers)
-        self._askers = askers
+    def __init__(self, plain: Mapping[Any, Any], answer: Callable[[list[CodeType]], bool]) -> None:
+        super().__init__(plain)
+        self._answer = answer
 
     def __getitem__(self, asked: Any) -> Any:
+        plain = super().__getitem__(asked)
         translator = sys._getframe(1).f_locals.get("tx")
-        asker = str(translator.f_globals.get("__name__", "")) if translator is not None else ""
-        if super().__getitem__(asked) and asker and asker.partition(".")[0] != "torch":
-            self._askers.add(asker)
-        return super().__getitem__(asked)
+        if plain is not True or translator is None or _is_torch(translator):
+            return plain
+        return self._answer(_stack(translator))
+
+
+def _is_torch(translator: Any) -> bool:
+    return str(translator.f_globals.get("__name__", "torch")).partition(".")[0] == "torch"
+
+
+def _stack(translator: Any) -> list[CodeType]:
+    """The functions being traced, outermost first."""
+    codes = []
+    while translator is not None:
+        codes.append(translator.f_code)
+        translator = getattr(translator, "parent", None)
+    return codes[::-1]
 
 
 @contextlib.contextmanager
-def noting_askers(askers: set[str]) -> Iterator[None]:
-    """Within it, modules whose traced code asks whether it is being compiled, and is told so, are added to `askers`."""
+def answering(answer: Callable[[list[CodeType]], bool]) -> Iterator[None]:
+    """Within it, traced code that asks whether it is being compiled is told `answer(stack)`: the code objects of the
+    functions being traced, outermost first. PyTorch's own code is told so; no CUDA graph is being recorded.
+    """
+    from torch._dynamo.trace_rules import get_torch_obj_rule_map
+    from torch._dynamo.variables import ConstantVariable
     from torch._dynamo.variables import torch as traced
 
     plain = traced.tracing_state_functions
-    traced.tracing_state_functions = lambda: _Noted(plain(), askers)
+    kind = traced.TorchInGraphFunctionVariable
+    found = (getattr(module, "is_current_stream_capturing", None) for module in (torch.cuda, torch.xpu))
+    recording = [function for function in found if function is not None]
+    traced.tracing_state_functions = lambda: _Answers(plain(), answer)
     try:
-        yield
+        with (
+            _added(kind._get_handlers(), dict.fromkeys(recording, lambda *_: ConstantVariable.create(False))),
+            _added(get_torch_obj_rule_map(), dict.fromkeys(recording, kind)),
+        ):
+            yield
     finally:
         traced.tracing_state_functions = plain
 
 
-class _Within:
-    """Dynamo's conversion of one frame, carried out within a context manager made from the frame's code."""
+@contextlib.contextmanager
+def _added(table: dict[Any, Any], entries: Mapping[Any, Any]) -> Iterator[None]:
+    """Within it, the table has these entries too."""
+    before = {key: table[key] for key in entries if key in table}
+    table.update(entries)
+    try:
+        yield
+    finally:
+        for key in entries:
+            del table[key]
+        table.update(before)
 
-    def __init__(self, convert: Any, within: Callable[[CodeType], contextlib.AbstractContextManager[Any]]) -> None:
+
+# Methods of loggers that return nothing; `warning_once` and its like are what libraries add to them.
+_LOGGING = {"debug", "info", "warning", "warn", "error", "critical", "log", "debug_once", "info_once", "warning_once"}
+
+
+@contextlib.contextmanager
+def logging_afterwards() -> Iterator[None]:
+    """Within it, a call of a logger with constants does not end the graph: it is made when the graph has run.
+
+    It is Dynamo's own way of reordering calls of `print`, which it has for functions but not for methods of loggers.
+    """
+    from torch._dynamo.source import AttrSource
+    from torch._dynamo.variables import ConstantVariable, misc
+
+    plain = misc.LoggingLoggerVariable.call_method
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        constant = not kwargs and all(argument.is_python_constant() for argument in args)
+        if name not in _LOGGING or not constant or self.source is None:
+            return plain(self, tx, name, args, kwargs)
+        method = misc.DebuggingVariable(getattr(self.value, name), source=AttrSource(self.source, name))
+        tx.output.root_tx.debug_locals.append((method, list(args)))
+        return ConstantVariable.create(None)
+
+    misc.LoggingLoggerVariable.call_method = call_method
+    try:
+        yield
+    finally:
+        misc.LoggingLoggerVariable.call_method = plain
+
+
+def argument_of(placeholder: torch.fx.Node) -> torch.Tensor | None:
+    """The tensor that an input of a graph of Dynamo's stands for in the call being traced."""
+    given = placeholder.meta.get("grapharg")
+    example = getattr(given, "example", None)
+    return example if isinstance(example, torch.Tensor) else None
+
+
+def source_of(placeholder: torch.fx.Node) -> Any:
+    """Where an input of a graph of Dynamo's comes from."""
+    return placeholder.meta["grapharg"].source
+
+
+@contextlib.contextmanager
+def deciding_branches(decided: Callable[[torch.fx.Node], Any]) -> Iterator[None]:
+    """Within it, a branch on a tensor does not end the graph where `decided(node)` says what it comes to.
+
+    That is an object with `value`, the `source` of the argument that it depends on (or None), and `decide`, which
+    Dynamo's guards ask in calls to come.
+    """
+    from torch._dynamo import symbolic_convert
+    from torch._dynamo.guards import install_guard
+    from torch._dynamo.variables import ConstantVariable, TensorVariable
+
+    def guard(decision: Any) -> Callable[[Any, Any], None]:
+        def create(builder: Any, guard: Any) -> None:
+            manager = builder.get_guard_manager(guard)
+            described = [f"a branch that depends on {guard.name} is {decision.value}"]
+            ask = lambda argument: decision.decide(argument) == decision.value  # noqa: E731
+            try:
+                manager.add_lambda_guard(ask, described, guard.user_stack)
+            except TypeError:  # Releases without the third argument.
+                manager.add_lambda_guard(ask, described)
+
+        return create
+
+    def deciding(plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def jump(self: Any, instruction: Any) -> Any:
+            value = self.stack[-1]
+            if type(value) is TensorVariable:
+                decision = decided(value.as_proxy().node)
+                if decision is not None:
+                    if decision.source is not None:
+                        install_guard(decision.source.make_guard(guard(decision)))
+                    self.stack[-1] = ConstantVariable.create(decision.value)
+            return plain(self, instruction)
+
+        return jump
+
+    jumps = [code for name, code in dis.opmap.items() if "JUMP" in name and ("IF_TRUE" in name or "IF_FALSE" in name)]
+    found = (getattr(kind, "dispatch_table", None) for kind in vars(symbolic_convert).values())
+    tables = [table for table in found if isinstance(table, list)]
+    before = [(table, list(table)) for table in tables]
+    for table in tables:
+        for code in jumps:
+            table[code] = deciding(table[code])
+    try:
+        yield
+    finally:
+        for table, plain in before:
+            table[:] = plain
+
+
+@dataclass(frozen=True)
+class Break:
+    """Where the front end could not go on.
+
+    reason   why, one line
+    stack    file, name of the functions being traced there, outermost first
+    """
+
+    reason: str
+    stack: tuple[tuple[str, str], ...]
+
+
+def _breaks(reasons: Sequence[Any]) -> list[Break]:
+    return [_break(reason.reason, reason.user_stack) for reason in reasons]
+
+
+def _break(reason: str, stack: Iterable[Any]) -> Break:
+    return Break(reason.strip().splitlines()[0], tuple((frame.filename, frame.name) for frame in stack))
+
+
+class _Within:
+    """Dynamo's conversion of one frame, carried out within a context manager made from the frame's code, and once more
+    as long as `again` says so of where it broke. Nothing of the frame has run by then.
+    """
+
+    def __init__(
+        self,
+        convert: Any,
+        within: Callable[[CodeType], contextlib.AbstractContextManager[Any]],
+        again: Callable[[list[Break]], bool],
+    ) -> None:
         self._convert = convert
         self._within = within
+        self._again = again
         # Plain attributes: Dynamo's evaluator reads them while it is at work, when no Python code may run.
         self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend
         self._clone_with_backend = convert._clone_with_backend
 
     def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        from torch._dynamo import utils
+        from torch._dynamo.exc import TorchDynamoException
+
         with self._within(frame.f_code):
-            return self._convert(frame, *args, **kwargs)
+            while True:
+                before, counts = len(utils.graph_break_reasons), utils.counters["graph_break"].copy()
+                try:
+                    converted = self._convert(frame, *args, **kwargs)
+                except TorchDynamoException as error:
+                    if not self._again([_break(str(error), getattr(error, "real_stack", None) or ())]):
+                        raise
+                else:
+                    if not self._again(_breaks(utils.graph_break_reasons[before:])):
+                        return converted
+                del utils.graph_break_reasons[before:]
+                utils.counters["graph_break"] = counts
 
 
 def compile_frames(
     function: Callable[..., Any],
     backend: Callable[..., Any],
     within: Callable[[CodeType], contextlib.AbstractContextManager[Any]],
+    again: Callable[[list[Break]], bool],
 ) -> Callable[..., Any]:
-    """What `torch.compile` makes of a function, with every frame traced within `within(code)`.
+    """What `torch.compile` makes of a function, with every frame traced within `within(code)`, and traced again while
+    `again(breaks)` says so of where it broke.
 
     Only Dynamo knows when it must trace: shapes, modes, types and whatever else its guards look at may have changed.
     """
@@ -188,7 +367,7 @@ def compile_frames(
 
     context = torch._dynamo.optimize(backend, dynamic=False)
     catching = context.callback
-    catching._torchdynamo_orig_backend = _Within(catching._torchdynamo_orig_backend, within)
+    catching._torchdynamo_orig_backend = _Within(catching._torchdynamo_orig_backend, within, again)
     compiled: Callable[..., Any] = context(function)
     return compiled
 
@@ -352,6 +531,16 @@ def saved_by_hooks(node: Any) -> bool:
     return False
 
 
+def without_autocast() -> contextlib.AbstractContextManager[Any]:
+    """Within it, no operator is cast, whatever `torch.autocast` says."""
+    return torch._C._DisableAutocast()
+
+
+def when_backward_ends(function: Callable[[], Any]) -> None:
+    """Have a function called at the end of the backward pass under way."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Within it, calls go to the kernels without autograd's looking on."""
     return torch._C._AutoDispatchBelowAutograd()
@@ -409,3 +598,176 @@ def native_parameter_types() -> list[type]:
 def step_hooks_of_all_optimizers() -> tuple[dict[int, Any], dict[int, Any]]:
     """The hooks called before and after any optimizer's step: PyTorch's own dictionaries."""
     return torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks
+
+
+def plain_partition(
+    joint: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """The forward and backward modules that `torch.compile` would compile, its activation_memory_budget left alone.
+
+    That budget would cut elsewhere, and may make random numbers again that differ.
+    """
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    with functorch_config.patch(activation_memory_budget=1.0):
+        return min_cut_rematerialization_partition(joint, inputs, **given)
+
+
+def never_recompute(node: torch.fx.Node) -> None:
+    """Have PyTorch's partitioner save a node, or what is made of it, and never make it again."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def is_unchecked(node: torch.fx.Node) -> bool:
+    """Whether autograd is not to look whether a saved node has been written to since."""
+    return bool(node.meta.get("saved_tensor_with_no_vc_check", False))
+
+
+def saved_descriptions(nodes: Sequence[torch.fx.Node]) -> list[Any]:
+    """AOTAutograd's descriptions of values saved for backward."""
+    from torch._functorch._aot_autograd import descriptors
+
+    plain = descriptors.SavedForBackwardsAOTOutput
+    unchecked = getattr(descriptors, "SavedForBackwardsNoVcCheckAOTOutput", plain)
+    return [(unchecked if is_unchecked(node) else plain)(i) for i, node in enumerate(nodes)]
+
+
+def copy_graph(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy of a graph of Dynamo's, with all that AOTAutograd looks at; a compiler may change it."""
+    import copy
+
+    made = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    made.meta = dict(graph.meta)
+    for name in ("_param_name_to_source", "compile_subgraph_reason"):
+        if hasattr(graph, name):
+            object.__setattr__(made, name, getattr(graph, name))
+    for theirs, mine in zip(graph.graph.nodes, made.graph.nodes, strict=True):
+        if hasattr(theirs, "_dynamo_source"):
+            mine._dynamo_source = theirs._dynamo_source
+    return made
+
+
+class _Partitioner(CustomPartitionerFn):
+    """Inductor's hook for a partitioner: it is known to caches by its fingerprint, and to pickle by that alone."""
+
+    def __init__(self, fingerprint: str, partition: Callable[..., Any] | None = None) -> None:
+        self.fingerprint = fingerprint
+        self.partition = partition
+
+    def __call__(
+        self, joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **given: Any
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        assert self.partition is not None
+        modules: tuple[torch.fx.GraphModule, torch.fx.GraphModule] = self.partition(
+            joint, num_fwd_outputs, lambda: plain_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **given)
+        )
+        return modules
+
+    def uuid(self) -> str:
+        return self.fingerprint
+
+    def __reduce__(self) -> Any:
+        return _Partitioner, (self.fingerprint,)
+
+
+def compile_inductor(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    partition: Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]],
+    written: Callable[[str, str], None],
+    fingerprint: str,
+    options: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """Inductor's callable for a graph of Dynamo's, its joint graph split by `partition(joint, outputs, plain)`.
+
+    `partition` is not called where nothing in the graph needs a gradient; `plain()` gives PyTorch's own two modules.
+    `written(half, code)` gets the code of each half, "forward" or "backward", before this returns: Inductor would wait
+    with backward until it first runs. `fingerprint` tells caches what `partition` does, besides what shows in its two
+    modules. AOTAutograd's own cache looks at neither what is held elsewhere nor the device, so it is left out;
+    Inductor's cache of what it made of the two modules stays.
+    """
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def inner(module: torch.fx.GraphModule, example: Sequence[Any], **given: Any) -> Any:
+        made = compile_fx_inner(module, example, **given)
+        written("backward" if given.get("is_backward") else "forward", str(getattr(made, "source_code", "")))
+        return made
+
+    patches = {**options, "custom_partitioner_fn": _Partitioner(fingerprint, partition)}
+    once = functorch_config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True)
+    with _tracing, once, _reruns_in_turn():
+        compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
+    return compiled
+
+
+RUN = (
+    "lowtide run"  # Key of a node's meta: the place in the plan of the run it belongs to, and whether that is a rerun.
+)
+
+
+@contextlib.contextmanager
+def _reruns_in_turn() -> Iterator[None]:
+    """Within it, Inductor's scheduler runs nothing again before the plan's turn for it.
+
+    A rerun reads only what is kept, so it could run as early as anyone likes: Inductor fuses it with other copies, or
+    with what reads the same, and its results are then held much too long. Here each waits for the last run of
+    backward's own before it; the dependency orders, and keeps nothing alive.
+    """
+    from torch._inductor.scheduler import Scheduler
+
+    plain = Scheduler.compute_dependencies
+
+    def compute_dependencies(scheduler: Any) -> None:
+        plain(scheduler)
+        _order_reruns(scheduler.nodes)
+
+    Scheduler.compute_dependencies = compute_dependencies
+    try:
+        yield
+    finally:
+        Scheduler.compute_dependencies = plain
+
+
+def _order_reruns(nodes: Sequence[Any]) -> None:
+    from torch._inductor.dependencies import WeakDep
+
+    fake = {"is_fake": True} if "is_fake" in WeakDep.__dataclass_fields__ else {}
+    last: Any = None
+    for node in nodes:
+        origins = getattr(node.node, "origins", ()) if node.node is not None else ()
+        runs = [origin.meta[RUN] for origin in origins if RUN in getattr(origin, "meta", {})]
+        if not runs:
+            continue
+        if not max(runs)[1]:
+            last = node
+        elif last is not None:
+            for buffer in last.get_outputs()[:1]:
+                node.add_fake_dep(WeakDep(buffer.get_name(), mutating_buf=node.get_name(), **fake))
+
+
+def inductor_setting(name: str) -> Any:
+    """What Inductor's configuration says at present, by a name with dots."""
+    from torch._inductor import config
+
+    return reduce(getattr, name.split("."), config)
+
+
+def mode_options(mode: str) -> dict[str, Any]:
+    """What a mode of `torch.compile` sets."""
+    import torch._inductor
+
+    return dict(torch._inductor.list_mode_options(mode))
+
+
+def compiling_options() -> contextlib.AbstractContextManager[Any]:
+    """Dynamo's settings for a call that may trace for Inductor: as plain `torch.compile` has them, but its limits on
+    how often code is compiled, which count over all models, are out of the way, and nothing is given up in silence.
+    """
+    return dynamo_config.patch(
+        recompile_limit=10_000,
+        accumulated_recompile_limit=100_000,
+        fail_on_recompile_limit_hit=True,
+        suppress_errors=False,
+    )

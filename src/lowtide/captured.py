@@ -5,12 +5,15 @@ Op number i of the program is carried out by `actions[i]`. Capture makes it, app
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import fx
 
-from lowtide.program import Program
+from lowtide.program import Program, Role
+
+GIVE = "hand over gradients"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,12 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """The backward graph ends: the gradients go to the caller."""
+    """Gradients go to the caller; with the last of them the backward graph ends.
+
+    places   of the inputs that they are the gradients of
+    """
+
+    places: tuple[int, ...]
 
 
 Action = Call | RecordedCall | RandomCall | StatisticsCall | TakeState | Snapshot | Leave | Enter | Give
@@ -96,6 +104,7 @@ class Captured:
     value_of          the value that each tensor node of the joint graph is, or is a view of
     views             nodes that cost nothing and make no value: views, and the taking apart of lists of views
     snapshots         op that copies a written input, by the input's node
+    gradients         values that are gradients of leaves, which autograd keeps or copies, and the copies
     costs             where the program's nanoseconds come from, in words; empty where it has none
     """
 
@@ -107,4 +116,17 @@ class Captured:
     value_of: dict[fx.Node, int]
     views: frozenset[fx.Node]
     snapshots: dict[fx.Node, int]
+    gradients: frozenset[int]
     costs: str = ""
+
+    @cached_property
+    def accumulating(self) -> Program:
+        """The Program of a step whose gradients are added to those that are there: no copies, and none is kept."""
+        copies = {v for op in self.program.ops if op.name == GIVE for v in op.writes}
+        values = tuple(
+            replace(value, role=Role.GRADIENT, bytes=0 if i in copies else value.bytes)
+            if i in self.gradients
+            else value
+            for i, value in enumerate(self.program.values)
+        )
+        return replace(self.program, values=values)

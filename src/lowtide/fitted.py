@@ -25,10 +25,13 @@ from torch import fx, nn
 
 from lowtide import _compat
 from lowtide.apply.emit import emit
+from lowtide.apply.pieces import in_pieces, link, starting, with_link
 from lowtide.apply.undefined import backward_function, watch
 from lowtide.budget import show
 from lowtide.capture import kernels, step
-from lowtide.capture.alias import keep_apart
+from lowtide.capture.alias import keep_apart, shares_inputs
+from lowtide.capture.asked import Answers
+from lowtide.capture.branches import decided
 from lowtide.capture.joint import capture
 from lowtide.capture.loss import assume_loss_inside, refuse_double_backward
 from lowtide.capture.outside import Outside, outside
@@ -86,7 +89,8 @@ class Call:
 
     slots         the slots it has reached, in order
     traced        whether the front end has traced something of it anew
-    accumulating  whether gradients are there already, so that those of this step come on top
+    accumulating  whether gradients are there already
+    added         whether all are, in a call that is one graph: new ones are added to them as they are made
     planned       whether something of it was planned
     returning     whether its backward pass has begun
     """
@@ -96,6 +100,7 @@ class Call:
         self.traced = False
         self.planned = False
         self.returning = False
+        self.added = False
         leaves = (leaf for leaf in _compat.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.is_leaf)
         self.accumulating = any(leaf.grad is not None for leaf in chain(owner.model.parameters(), leaves))
         self.inputs: list[Any] = [batch]
@@ -104,14 +109,14 @@ class Call:
     @property
     def first(self) -> tuple[Slot, Turn]:
         """The first slot reached, with its turn."""
-        return self.slots[0], Turn(self.accumulating, 0)
+        return self.slots[0], Turn(self.accumulating, 0, self.added)
 
     def turns(self) -> Iterator[tuple[Slot, Turn]]:
         """The slots reached in which something needs a gradient, each with the turn it was."""
         before: Counter[Slot] = Counter()
         for slot in self.slots:
             if slot.captured is not None:
-                yield slot, Turn(self.accumulating, before[slot])
+                yield slot, Turn(self.accumulating, before[slot], self.added)
             before[slot] += 1
 
     def reached(self, unplanned: Outside) -> Reached:
@@ -145,10 +150,12 @@ class Turn(NamedTuple):
 
     accumulating   as in Call
     before         how many times the call has reached it before
+    added          as in Call
     """
 
     accumulating: bool
     before: int
+    added: bool = False
 
 
 class Slot:
@@ -170,7 +177,10 @@ class Slot:
 
     def __call__(self, *inputs: Any) -> Any:
         call = self.owner.call
-        turn = Turn(call.accumulating, call.slots.count(self))
+        if call.accumulating and self.whole:
+            wanted = (x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf)
+            call.added = all(x.grad is not None for x in wanted)
+        turn = Turn(call.accumulating, call.slots.count(self), call.added)
         call.slots.append(self)
         # What the front end found in the arguments, however deep: a batch may come in any object.
         call.inputs += [x for x in inputs if isinstance(x, torch.Tensor) and x.is_leaf]
@@ -202,36 +212,48 @@ class Slot:
         return least(self.captured.program, self.owner.settings.planner).runs
 
     def _compile(self, inputs: Sequence[Any], turn: Turn, call: Call) -> Callable[..., Any]:
+        schedule: tuple[tuple[int, ...], ...] = ()
+
         def partition(joint: fx.GraphModule, outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
             self.owner.share_constants(joint)
-            captured = capture(joint, outputs, handed_on, device.kind if device else None)
+            captured = capture(joint, outputs, handed_on, device.kind if device else None, early=early)
             self.captured = (self.owner.settings.price or Estimated(device))(captured)
             if turn not in self.runs:
                 self.runs[turn] = self.owner.first_runs(self, call)
-            return emit(self.captured, self.runs[turn])
+            nonlocal schedule
+            forward, back, schedule = emit(self.captured, self.runs[turn])
+            return forward, back
 
         def inference(_: fx.GraphModule) -> None:
             self.captured = None
 
         device = self.owner.settings.device
+        no_link = link(inputs).detach()
         handed_on = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not x.is_leaf]
 
         def backward(module: fx.GraphModule) -> Callable[..., Any]:
             assert self.captured is not None
-            function = backward_function(module, _compat.tangent_outputs(self.captured.joint.graph))
-            return self.owner.watched(function)
+            tangents = _compat.tangent_outputs(self.captured.joint.graph)
+            if len(schedule) > 1:
+                return backward_function(module, tangents, starting(schedule, self.owner.watch.backward))
+            return self.owner.watched(backward_function(module, tangents))
 
         # A number that passes from one graph to the next is no loss; only the outputs of a whole call can be told.
         inside = self.owner.settings.loss_inside if self.whole else False
         graph, restore = assume_loss_inside(keep_apart(self.graph), inside)
+        early = not shares_inputs(graph)
         chosen = kernels.for_tensors(inputs, device.kind if device else "cpu")
-        compiled = _compat.compile_joint(graph, inputs, partition, inference, backward, chosen)
+        linked = with_link(graph)
+        compiled = _compat.compile_joint(linked, [*inputs, link(inputs)], partition, inference, backward, chosen)
         if self.captured is None:
-            return restore(compiled)
+            return restore(lambda *inputs: compiled(*inputs, no_link))
         tangents = _compat.tangent_outputs(self.captured.joint.graph)
 
         def watched(*inputs: Any) -> Any:
-            outputs = compiled(*inputs)
+            if len(schedule) > 1:
+                outputs = in_pieces(compiled, schedule, inputs, refuse_double_backward)
+            else:
+                outputs = compiled(*inputs, no_link)
             watch(outputs, tangents)
             return outputs
 
@@ -268,7 +290,8 @@ class Fitted:
         self._joined: set[tuple[tuple[Slot, Turn], ...]] = set()
         # A code object of its own, so that the front end counts and forgets this model's shapes apart from others'.
         self._root = FunctionType(_lowtide_call.__code__.replace(), globals(), _lowtide_call.__name__)
-        self._compiled = _compat.compile_frames(self._root, self._slot, self._tracing)
+        self._answers = Answers()
+        self._compiled = _compat.compile_frames(self._root, self._slot, self._tracing, self._answers.changed_by)
 
     @property
     def call(self) -> Call:
@@ -360,6 +383,26 @@ class Fitted:
     @contextmanager
     def _tracing(self, code: CodeType) -> Iterator[None]:
         """The front end traces some code: with eager PyTorch's kernels, and no silence where tracing ends."""
+        self._begin_tracing(code)
+        chosen = kernels.for_tensors(self.model.parameters())
+        told = len(self._answers.told)
+        with (
+            _compat.eager_kernels(chosen),
+            _compat.tracing_options(),
+            _compat.logging_afterwards(),
+            _compat.answering(self._answers.answer),
+            _compat.deciding_branches(decided),
+        ):
+            yield
+        if len(self._answers.told) > told:
+            log.info(
+                "lowtide: where the front end cannot take the path of plain PyTorch, code that asks is told that it is "
+                "being compiled: %s. If it then works out something else, the step is that path's, to the last bit.",
+                "; ".join(self._answers.askers),
+            )
+
+    def _begin_tracing(self, code: CodeType) -> None:
+        """Note that the front end traces some code of the call under way."""
         if not self.call.traced:
             self.call.traced = True
             if self._traces:
@@ -367,17 +410,6 @@ class Fitted:
             self._traces += 1
             self._reasons = _compat.graph_breaks()
         self._codes.add(code)
-        askers: set[str] = set()
-        chosen = kernels.for_tensors(self.model.parameters())
-        with _compat.eager_kernels(chosen), _compat.tracing_options(), _compat.noting_askers(askers):
-            yield
-        if askers and "askers" not in self._said:
-            self._said.add("askers")
-            log.info(
-                "lowtide: %s asks whether it is being compiled, and is told so. Where it then takes another path than "
-                "in plain PyTorch, the step is that path's, to the last bit.",
-                " and ".join(sorted(askers)),
-            )
 
     def share_constants(self, joint: fx.GraphModule) -> None:
         """Have a graph use the constants of the graphs before it, where they are the same."""
@@ -432,11 +464,15 @@ class Fitted:
         assert slot.captured is not None
         call.planned = True
         if slot.whole:
-            reached = Reached((slot.captured,), self.with_constants(call.held))
-            self.plan = self.settings.plan(reached)
+            reached = Reached((slot.captured,), self.with_constants(call.held), added=call.added)
+            self.plan = self.planned(reached)
             self.watch.expect(self.plan, reached.held, call.first)
             return self.plan.runs
         return slot.least
+
+    def planned(self, reached: Reached) -> Plan:
+        """The plan of a step."""
+        return self.settings.plan(reached)
 
     def _plan_together(self, call: Call, unplanned: Outside) -> None:
         """Plan one budget over all the graphs of the call; those whose plan changes are written anew next time."""
@@ -453,7 +489,7 @@ class Fitted:
                 show(reached.held.unplanned),
                 "; ".join(_compat.graph_break_reasons(self._reasons)),
             )
-        self.plan = self.settings.plan(reached)
+        self.plan = self.planned(reached)
         self.watch.expect(self.plan, reached.held, call.first)
         log.info(
             "lowtide: the model is %d graphs, and one budget is planned over all of them. Reasons: %s",
@@ -479,7 +515,7 @@ class Capturing(Fitted):
         """Carry the graph out of the call, unless more graphs may follow."""
         assert slot.captured is not None
         if slot.whole:
-            raise Captures(Reached((slot.captured,), self.with_constants(call.held)))
+            raise Captures(Reached((slot.captured,), self.with_constants(call.held), added=call.added))
         if not self.run:
             raise UnsupportedModel(
                 "the front end breaks this model into several graphs, so that it would have to run to be seen whole. "
@@ -497,7 +533,7 @@ def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings, *
     A model that the front end takes whole is only traced. One that it breaks into several graphs has to run its forward
     pass between them; its buffers and the random generators are put back. Without `run` it is refused.
     """
-    with _undisturbed(model):
+    with undisturbed(model):
         try:
             Capturing(model, settings, run=run)(*args, **kwargs)
         except Captures as captures:
@@ -506,7 +542,7 @@ def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings, *
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[None]:
     """Train mode within; buffers, generators and every module's mode are as before afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]

@@ -15,6 +15,7 @@ from lowtide import referee
 from lowtide.budget import show
 from lowtide.capture import step
 from lowtide.captured import Captured
+from lowtide.compiled.partitioned import Partitioned
 from lowtide.errors import BudgetTooSmall, PlanMismatch
 from lowtide.frontier import Frontier
 from lowtide.measure.held import Held
@@ -35,11 +36,13 @@ class Reached:
     graphs   its graphs, in the order in which it reached them
     held     what the step holds besides their timeline
     ran      what each graph ran in this call, where it had to run before all of them were known; else nothing
+    added    whether its gradients are added to those that are there, and go
     """
 
-    graphs: tuple[Captured, ...]
+    graphs: tuple[Captured | Partitioned, ...]
     held: Held
     ran: tuple[Runs, ...] = ()
+    added: bool = False
 
     @cached_property
     def joined(self) -> Program:
@@ -55,7 +58,7 @@ class Reached:
     @cached_property
     def programs(self) -> list[Program]:
         """The graphs' Programs."""
-        return [graph.program for graph in self.graphs]
+        return [graph.accumulating if self.added else graph.program for graph in self.graphs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,8 @@ def plan_curve(reached: Reached, points: int) -> Frontier:
 def checked(plan: Plan, reached: Reached) -> Plan:
     """The plan, if it was made for this step, with what it comes to here."""
     program = reached.joined
-    if plan.program != program.fingerprint:
+    plain = step.join([graph.program for graph in reached.graphs])
+    if plan.program not in (program.fingerprint, plain.fingerprint):
         raise PlanMismatch(
             f"the plan was made for the step {plan.program}, and this model with this batch makes the step "
             f"{program.fingerprint}: another model, shape, dtype, mode or version. Plan again with lowtide.plan."

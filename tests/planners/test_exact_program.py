@@ -171,6 +171,31 @@ def test_the_integer_program_alone_finds_the_best_of_its_class(program: Program,
     assert stages.fastest(budget, optimum - plain, 60.0).runs is None
 
 
+def test_a_program_that_presolve_spoils_is_solved() -> None:
+    """HiGHS answers "Solve error" for this one unless its presolve is off."""
+    values = (
+        Value("v0", 3, Role.ACTIVATION),
+        Value("v1", 1, Role.GRADIENT),
+        Value("v2", 0, Role.GRADIENT),
+        Value("v3", 0, Role.GRADIENT),
+    )
+    forward, backward = Phase.FORWARD, Phase.BACKWARD
+    ops = (
+        Op("f0", forward, (), (0,), 0, 2),
+        Op("leave", forward, (), (), once="ends forward"),
+        Op("enter", backward, (), (1,), once="begins backward"),
+        Op("b0", backward, (1,), (2,)),
+        Op("b1", backward, (0,), (3,)),
+    )
+    program = Program(values, ops)
+    lowest = Stages(Step.of(program)).lowest(10**6, 60.0)
+    assert lowest.ended
+    assert lowest.runs is not None
+    needed = referee.run(program, lowest.runs).peak
+    assert least_time(program, needed, in_stages=True) is not None
+    assert least_time(program, needed - 1, in_stages=True) is None
+
+
 def test_a_long_step_is_refused() -> None:
     with pytest.raises(InvalidProblem) as caught:
         exact_program.solve(uneven(31, 1), 10**9)

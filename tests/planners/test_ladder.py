@@ -86,7 +86,7 @@ def test_a_curve_runs_from_the_least_budget_to_the_plain_step() -> None:
 def test_a_front_keeps_what_nothing_beats() -> None:
     """Lower and slower beside higher and faster; what both beat is gone."""
     step = Step.of(chain(6))
-    tries = [Tried.of(step, Choice(frozenset(kept))) for kept in ([], [2], [2, 3], range(6))]
+    tries = [Tried.of(step, Choice.keeping(step, kept)) for kept in ([], [2], [2, 3], range(6))]
     front = Front(tries)
     ranks = [(tried.seen.peak, tried.seen.time) for tried in front]
     assert ranks == sorted(ranks)

@@ -27,7 +27,11 @@ def check(program: Program, saved: int, instants: Collection[int]) -> None:
     optimum = least_time(program, budget, backward_in_order=True)
     if optimum is not None:
         assert prices is not None
-        assert relaxed.bound(prices, budget).time <= optimum
+        assert relaxed.proof(prices).at(budget).time <= optimum
+    if prices is not None:
+        for other in (budget - 2, budget + 3):
+            elsewhere = least_time(program, other, backward_in_order=True)
+            assert elsewhere is None or relaxed.proof(prices).at(other).time <= elsewhere
 
 
 INSTANTS = st.sampled_from([(), range(1, 12)]) | st.sets(st.integers(1, 6))
@@ -69,7 +73,7 @@ def test_what_only_reruns_need_may_go_after_them(instants: tuple[int, ...]) -> N
     relaxed = Relaxed.of(Step.of(late_peak()), instants)
     prices = relaxed.solve(21)
     assert prices is not None
-    assert relaxed.proven(prices, 21) == 1
+    assert relaxed.proof(prices).extra(21) == 1
 
 
 def test_instants_see_what_has_to_wait() -> None:
@@ -92,7 +96,7 @@ def test_instants_see_what_has_to_wait() -> None:
         relaxed = Relaxed.of(step, instants)
         prices = relaxed.solve(11)
         assert prices is not None
-        proofs.append(relaxed.proven(prices, 11))
+        proofs.append(relaxed.proof(prices).extra(11))
     assert proofs == [1, 101]
 
 
@@ -111,7 +115,7 @@ def test_any_prices_prove_something_true(
     worth = data.draw(st.lists(price, min_size=len(relaxed.least), max_size=len(relaxed.least)))
     prices = Prices(0.0, np.zeros(len(relaxed.cost)), np.array(rent), np.array(worth))
     if optimum is not None:
-        assert relaxed.bound(prices, budget).time <= optimum
+        assert relaxed.proof(prices).at(budget).time <= optimum
 
 
 @settings(max_examples=100, deadline=None)
@@ -122,7 +126,7 @@ def test_the_prices_prove_what_the_program_costs(program: Program, saved: int) -
     relaxed = Relaxed.of(Step.of(program))
     prices = relaxed.solve(budget)
     if prices is not None:
-        assert relaxed.proven(prices, budget) >= prices.extra - 1e-3
+        assert relaxed.proof(prices).extra(budget) >= prices.extra - 1e-3
 
 
 def test_equal_layers_pay_for_the_bytes_that_are_wanting() -> None:
@@ -132,5 +136,5 @@ def test_equal_layers_pay_for_the_bytes_that_are_wanting() -> None:
     prices = relaxed.solve(75)
     assert prices is not None
     assert prices.extra == pytest.approx(2.5)
-    assert relaxed.proven(prices, 75) == 3
-    assert relaxed.proven(replace(prices, rent=prices.rent * 0), 75) == 0
+    assert relaxed.proof(prices).extra(75) == 3
+    assert relaxed.proof(replace(prices, rent=prices.rent * 0)).extra(75) == 0

@@ -10,19 +10,32 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
 from lowtide import _compat
 from lowtide.apply.replay import draw_again, draw_mask, draw_mask_again, record, take_state
-from lowtide.captured import Call, Captured, Enter, RandomCall, RecordedCall, Snapshot, StatisticsCall, TakeState
+from lowtide.captured import Call, Captured, Enter, Give, RandomCall, RecordedCall, Snapshot, StatisticsCall, TakeState
 
 
-def emit(captured: Captured, runs: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The forward and the backward module of a valid sequence, in AOTAutograd's calling convention."""
-    return _Emission(captured, runs).modules()
+class Emitted(NamedTuple):
+    """What carries a sequence out.
+
+    forward    the forward module, in AOTAutograd's calling convention
+    backward   the backward module likewise; the `meta` of its calls says which piece of the schedule they belong to
+    schedule   the inputs whose gradients each piece hands over, in order
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    schedule: tuple[tuple[int, ...], ...]
+
+
+def emit(captured: Captured, runs: Sequence[int]) -> Emitted:
+    """The forward and the backward module of a valid sequence."""
+    return _Emission(captured, runs).emitted()
 
 
 def is_tangent(node: fx.Node) -> bool:
@@ -55,7 +68,7 @@ class _Emission:
                     found.setdefault(self.captured.value_of.get(argument, -1), []).append(view)
         return found
 
-    def modules(self) -> tuple[fx.GraphModule, fx.GraphModule]:
+    def emitted(self) -> Emitted:
         forward = _Writer(self)
         for node in self.joint.find_nodes(op="placeholder"):
             if not is_tangent(node):
@@ -66,19 +79,38 @@ class _Emission:
         for node in self.joint.find_nodes(op="placeholder"):
             if is_tangent(node):
                 backward.place(node)
+        schedule = self._schedule()
         for run in self.backward_runs:
             backward.run(run)
+            if isinstance(self.captured.actions[run], Give):
+                backward.hand_over(schedule[len(backward.ends)])
         results = list(self.joint.find_nodes(op="output")[0].args[0])
         descriptions = _compat.output_descriptions(self.joint)
         count = self.captured.forward_outputs
-        given_back = [backward.result(node) for node in results[count:]]
+        given_back = [backward.given.get(place, node) for place, node in enumerate(results[count:])]
         returned = [forward.result(node) for node in results[:count]]
         saved = list(backward.saved.values())
         saved_descriptions = [_compat.saved_description(i) for i in range(len(saved))]
-        return (
+        return Emitted(
             forward.module(returned + saved, descriptions[:count] + saved_descriptions),
             backward.module(given_back, descriptions[count:]),
+            schedule,
         )
+
+    def _schedule(self) -> tuple[tuple[int, ...], ...]:
+        """The gradients handed over at each run that does so; what is read again later goes with the last of them."""
+        found: list[list[int]] = []
+        read_later: set[int] = set()
+        results = self.joint.find_nodes(op="output")[0].args[0][self.captured.forward_outputs :]
+        for run in reversed(self.backward_runs):
+            action = self.captured.actions[run]
+            if isinstance(action, Give):
+                now = [place for place in action.places if self.captured.value_of[results[place]] not in read_later]
+                found.append(now)
+                found[0] += [place for place in action.places if place not in now]
+            else:
+                read_later.update(self.captured.program.ops[run].reads)
+        return tuple(map(tuple, reversed(found)))
 
 
 class _Writer:
@@ -86,6 +118,8 @@ class _Writer:
 
     copies   newest copy of each node of the joint graph, in this module
     saved    what this module takes over from `source`: the node there, by the name of its placeholder here
+    given    gradients handed over so far, by the place of the input that they are of
+    ends     the last node of each piece so far
     """
 
     def __init__(self, emission: _Emission, source: _Writer | None = None) -> None:
@@ -98,6 +132,8 @@ class _Writer:
         self.source = source
         self.saved: dict[str, fx.Node] = {}
         self.first: fx.Node | None = None
+        self.given: dict[int, Any] = {}
+        self.ends: list[fx.Node | None] = []
 
     def place(self, node: fx.Node) -> fx.Node:
         """A placeholder for an input of the joint graph."""
@@ -209,6 +245,12 @@ class _Writer:
         made.meta["val"] = example
         return made
 
+    def hand_over(self, places: Sequence[int]) -> None:
+        """Gradients go out as they are now, and a piece ends."""
+        results = self.emission.joint.find_nodes(op="output")[0].args[0][self.captured.forward_outputs :]
+        self.given.update({place: self.result(results[place]) for place in places})
+        self.ends.append(next(iter(reversed(self.graph.nodes)), None))
+
     def result(self, node: Any) -> Any:
         """The newest copy of an output of the joint graph; what is no node stays as it is."""
         return self._tensor(node) if isinstance(node, fx.Node) else node
@@ -220,6 +262,10 @@ class _Writer:
         for clone in self.clones.values():
             if not clone.users:
                 self.graph.erase_node(clone)
+        piece = 0
+        for node in self.graph.nodes:
+            node.meta["piece"] = piece
+            piece += self.ends.count(node)
         self.graph.lint()
         return fx.GraphModule(self.captured.joint, self.graph)
 

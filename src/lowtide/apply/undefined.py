@@ -23,16 +23,24 @@ _reached = threading.local()
 _ACCUMULATING = torch.ops.aten.add.Tensor
 
 
-def backward_function(module: fx.GraphModule, tangents: Sequence[int]) -> Callable[[list[Any]], Any]:
-    """The backward module as a boxed function; `tangents` are the outputs that its gradients belong to, in order."""
-    functions: dict[frozenset[int], Callable[..., Any]] = {_NONE: _boxed(module)}
+def backward_function(
+    module: fx.GraphModule,
+    tangents: Sequence[int],
+    function: Callable[[fx.GraphModule], Callable[[list[Any]], Any]] | None = None,
+) -> Callable[[list[Any]], Any]:
+    """The backward module as a boxed function; `tangents` are the outputs that its gradients belong to, in order.
+
+    `function` makes a function of a module, where it is another than the module's own.
+    """
+    make = function or _boxed
+    functions: dict[frozenset[int], Callable[..., Any]] = {_NONE: make(module)}
 
     def run(args: list[Any]) -> Any:
         missing = getattr(_reached, "missing", _NONE)
         _reached.missing = _NONE
         if missing not in functions:
             lost = [place for place, output in enumerate(tangents) if output in missing]
-            functions[missing] = _boxed(without(module, lost))
+            functions[missing] = make(without(module, lost))
         return functions[missing](args)
 
     run._boxed_call = True  # type: ignore[attr-defined]

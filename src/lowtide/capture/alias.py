@@ -47,6 +47,18 @@ def keep_apart(graph: fx.GraphModule) -> fx.GraphModule:
     return changed
 
 
+def shares_inputs(graph: fx.GraphModule) -> bool:
+    """Whether an output lies in memory of an input that wants a gradient, and so is the input's to autograd."""
+    wanted = {p for node in graph.graph.find_nodes(op="placeholder") if _wants(node) for p in _memory(node)}
+    output = graph.graph.find_nodes(op="output")[0]
+    return any(place in wanted for node in output.all_input_nodes for place in _memory(node))
+
+
+def _wants(node: fx.Node) -> bool:
+    example = node.meta.get("example_value")
+    return isinstance(example, torch.Tensor) and example.requires_grad
+
+
 def _shared(graph: fx.GraphModule) -> dict[int, list[fx.Node]]:
     """Outputs that want a gradient, by the memory that several of them share; that of inputs left out."""
     found: dict[int, list[fx.Node]] = {}

@@ -24,8 +24,9 @@ from torch import fx
 from lowtide import _compat
 from lowtide.allocator import charged
 from lowtide.capture import hazards, source, storage
-from lowtide.capture.step import ENTER, GIVE, LEAVE
+from lowtide.capture.step import ENTER, LEAVE
 from lowtide.captured import (
+    GIVE,
     Action,
     Call,
     Captured,
@@ -42,20 +43,27 @@ from lowtide.errors import UnsupportedModel
 from lowtide.program import Op, Phase, Program, Role, Value
 
 TAKE = "take generator state"
+# Gradients are handed over together until they are this many bytes, or this share of all of them.
+LEAST_HANDED_OVER, PIECES = 2**18, 16
 
 
 def capture(
-    joint: fx.GraphModule, forward_outputs: int, handed_on: Collection[int] = (), kind: str | None = None
+    joint: fx.GraphModule,
+    forward_outputs: int,
+    handed_on: Collection[int] = (),
+    kind: str | None = None,
+    *,
+    early: bool = False,
 ) -> Captured:
     """The Program of a joint graph whose first `forward_outputs` outputs are forward's, and what carries it out.
 
     `handed_on` are the positions of inputs that something before the graph made: their gradients are not kept, but
     handed on to it. `kind` is the type of device that the step will run on, where it is another than the tensors';
-    what is on the meta device is taken to run on the CPU.
+    what is on the meta device is taken to run on the CPU. `early` gradients of leaves are handed over as they are made.
     """
     device = device_of(joint.graph)
     kind = kind or ("cpu" if device.type == "meta" else device.type)
-    return _Builder(joint, forward_outputs, frozenset(handed_on), device, kind).build()
+    return _Builder(joint, forward_outputs, frozenset(handed_on), device, kind, early).build()
 
 
 def device_of(graph: fx.Graph) -> torch.device:
@@ -79,6 +87,7 @@ class _Builder:
     handed_on: frozenset[int]
     device: torch.device
     kind: str
+    early: bool
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
@@ -88,9 +97,12 @@ class _Builder:
     parts: set[fx.Node] = field(default_factory=set)  # getitems of calls with several results
     written_back: dict[int, fx.Node] = field(default_factory=dict)  # input by its value
     snapshots: dict[int, tuple[int, int]] = field(default_factory=dict)  # (op, copy) by the input's value
+    inputs: list[fx.Node] = field(default_factory=list)
     moved: set[int] = field(default_factory=set)  # values that a batch norm's kernel moves
     tokens: dict[object, int] = field(default_factory=dict)  # last token by what it orders
     outputs: set[int] = field(default_factory=set)
+    gradients: set[int] = field(default_factory=set)  # those that the caller keeps, and copies of them
+    layouts: set[object] = field(default_factory=set)  # of gradients handed over
     first_tokens: list[int] = field(default_factory=list)  # what begins an order in the present phase
     phase: Phase = Phase.FORWARD
 
@@ -110,12 +122,10 @@ class _Builder:
         if any(isinstance(node, fx.Node) for node in self.backward_results):
             self.phase = Phase.BACKWARD
             self._enter(graph)
-            for node in calls:
-                if node in backward:
-                    self._call(node)
-            self._give()
+            self._backward([node for node in calls if node in backward])
+        held, self.gradients = self.outputs | self.gradients, self.gradients - self.outputs
         values = tuple(
-            replace(value, role=Role.OUTPUT) if i in self.outputs and value.role is not Role.STATIC else value
+            replace(value, role=Role.OUTPUT) if i in held and value.role is not Role.STATIC else value
             for i, value in enumerate(self.values)
         )
         return Captured(
@@ -127,6 +137,7 @@ class _Builder:
             value_of=self.value_of,
             views=frozenset(self.views),
             snapshots={self.written_back[v]: op for v, (op, _) in self.snapshots.items()},
+            gradients=frozenset(self.gradients),
         )
 
     def _inputs(self, graph: fx.Graph, descriptions: list[object]) -> None:
@@ -347,26 +358,57 @@ class _Builder:
             found += charged(size, self.kind) if tensor.device == self.device else 0
         return found
 
-    def _give(self) -> None:
-        """Parameter gradients are held to the end; those that autograd must copy are copied."""
-        inputs = [n for n in self.joint.graph.find_nodes(op="placeholder") if not _is_tangent(n)]
+    def _backward(self, calls: list[fx.Node]) -> None:
+        """Add the backward calls, and hand gradients over once enough of them are made and read no more."""
+        self.inputs = [n for n in self.joint.graph.find_nodes(op="placeholder") if not _is_tangent(n)]
+        places = [i for i, node in enumerate(self.backward_results) if isinstance(node, fx.Node)]
+        share = max(sum(_dense_bytes(self.backward_results[place]) for place in places) // PIECES, LEAST_HANDED_OVER)
+        done = self._done(calls, places)
+        waiting: list[int] = []
+        for number, node in enumerate(calls):
+            self._call(node)
+            waiting += done.get(number, ())
+            if sum(_dense_bytes(self.backward_results[place]) for place in waiting) >= share:
+                self._give(waiting)
+                places = [place for place in places if place not in waiting]
+                waiting = []
+        self._give(places)
+
+    def _done(self, calls: list[fx.Node], places: list[int]) -> dict[int, list[int]]:
+        """Gradients of leaves, by the number of the call after which they are made and read no more.
+
+        None where they must all go out at the end.
+        """
+        if not self.early or any(self.inputs[place] in self.written_back.values() for place in places):
+            return {}
+        touched: dict[int, int] = {}
+        for number, call in enumerate(calls):
+            touched |= {identity: number for node in (call, *call.all_input_nodes) for identity in storage.keys(node)}
+        found: dict[int, list[int]] = {}
+        for place in places:
+            if place not in self.handed_on:
+                last = max(touched.get(identity, -1) for identity in storage.keys(self.backward_results[place]))
+                found.setdefault(last, []).append(place)
+        return found
+
+    def _give(self, places: list[int]) -> None:
+        """Gradients go out. Those of leaves are held to the end; those that autograd must copy are copied."""
         reads = list(self.first_tokens)
         writes: list[int] = []
-        seen: set[object] = set()
-        for position, (node, leaf) in enumerate(zip(self.backward_results, inputs, strict=False)):
-            if not isinstance(node, fx.Node):
-                continue
+        for place in places:
+            node, leaf = self.backward_results[place], self.inputs[place]
             values = self._values_of(node)
             reads += values
-            if position in self.handed_on:
+            if place in self.handed_on:
                 continue
-            if _layout(node) in seen or not _can_be_stolen(node, leaf):
+            if _layout(node) in self.layouts or not _can_be_stolen(node, leaf):
                 size = charged(_dense_bytes(leaf), self.kind)
                 writes.append(self._new_value(f"{leaf.name} gradient", size, Role.OUTPUT))
+                self.gradients.add(writes[-1])
             else:
-                self.outputs.update(values)
-            seen.add(_layout(node))
-        self._op(GIVE, Give(), reads, writes, once="the caller takes them")
+                self.gradients.update(values)
+            self.layouts.add(_layout(node))
+        self._op(GIVE, Give(tuple(places)), reads, writes, once="the caller takes them")
 
 
 def _nodes(results: list[object]) -> list[fx.Node]:

@@ -39,7 +39,7 @@ class _Once(torch.autograd.Function):
     """Passes gradients on as they are; a gradient of theirs is an error."""
 
     @staticmethod
-    def forward(ctx: Any, *gradients: Any) -> Any:
+    def forward(ctx: Any, _: torch.Tensor, *gradients: Any) -> Any:
         return tuple(g.view_as(g) if isinstance(g, torch.Tensor) else g for g in gradients)
 
     @staticmethod
@@ -52,7 +52,7 @@ class _Once(torch.autograd.Function):
 
 def refuse_double_backward(gradients: Any) -> Any:
     """The gradients of a step, through which no gradient flows back."""
-    return _Once.apply(*gradients)
+    return _Once.apply(torch.empty(0, requires_grad=True), *gradients)
 
 
 def assume_loss_inside(graph: fx.GraphModule, inside: bool | None) -> tuple[fx.GraphModule, Wrap]:

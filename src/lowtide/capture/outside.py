@@ -17,7 +17,7 @@ from lowtide import _compat
 from lowtide._compat import tree_leaves
 from lowtide.errors import UnsupportedModel
 
-_OURS = {"CompiledFunctionBackward", "_NotPlannedBackward", "torch::autograd::AccumulateGrad"}
+_OURS = {"CompiledFunctionBackward", "_GradientPieceBackward", "_NotPlannedBackward", "torch::autograd::AccumulateGrad"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lowtide.captured import GIVE
 from lowtide.program import Op, Program, Value
 
-LEAVE, ENTER, GIVE = "leave", "enter", "hand over gradients"
+LEAVE, ENTER = "leave", "enter"
 
 
 def join(programs: Sequence[Program]) -> Program:
@@ -58,13 +59,13 @@ def settle(programs: Sequence[Program], runs: Sequence[int]) -> list[int]:
 
 def _hand_over_last(program: Program, part: list[int]) -> list[int]:
     cut = next((i for i, op in enumerate(part) if program.ops[op].name == ENTER), len(part))
-    halves = part[:cut], part[cut:]
-    return [op for half, name in zip(halves, (LEAVE, GIVE), strict=True) for op in _last(program, half, name)]
+    ends = (max((i for i, op in enumerate(program.ops) if op.name == name), default=-1) for name in (LEAVE, GIVE))
+    return [op for half, end in zip((part[:cut], part[cut:]), ends, strict=True) for op in _last(half, end)]
 
 
-def _last(program: Program, half: list[int], name: str) -> list[int]:
-    """The runs with those of the op of this name at the end."""
-    return sorted(half, key=lambda op: program.ops[op].name == name)
+def _last(half: list[int], end: int) -> list[int]:
+    """The runs with those of one op at the end."""
+    return sorted(half, key=end.__eq__)
 
 
 def in_turn(programs: Sequence[Program], parts: Sequence[Sequence[int]]) -> list[int]:

@@ -96,9 +96,7 @@ class Held:
 
     def after(self, program: Program) -> int:
         """Bytes at the peak of the optimizer's step, when the outputs and all gradients are still there."""
-        arrays = program.arrays
-        handed_out = arrays.output & ((arrays.writer < program.boundary) | (self.gradients == 0))
-        return self.static + int(arrays.bytes[handed_out].sum()) + self.optimizer.step_peak
+        return self.static + int(program.arrays.bytes[program.arrays.output].sum()) + self.optimizer.step_peak
 
 
 def attributes(model: nn.Module) -> Iterator[torch.Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from lowtide.plan import Plan
-from lowtide.planners.bound import narrowed
 from lowtide.planners.ladder import Ladder
 from lowtide.planners.promise import promise, too_small
 from lowtide.planners.replay import replay
@@ -38,11 +37,11 @@ def solve(program: Program, budget: int) -> Plan:
     if not 0 < program.boundary < len(plain):
         raise too_small(program, plain, budget, planner=NAME)
     ladder = ladder_of(program)
-    found = ladder.fastest(budget)
-    if found is None:
+    answer = ladder.fastest(budget)
+    if answer is None:
         raise too_small(program, ladder.lowest.runs.tolist(), budget, planner=NAME)
-    _, bound = narrowed(ladder.step, budget)
-    return promise(program, found.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=bound)
+    runs, bound = answer.tried.runs.tolist(), answer.proof.at(budget)
+    return promise(program, runs, budget, planner=NAME, searched=SEARCHED, bound=bound)
 
 
 def curve(program: Program, points: int = 30) -> list[Plan]:
@@ -57,10 +56,9 @@ def curve(program: Program, points: int = 30) -> list[Plan]:
         return [promise(program, plain, peak, planner=NAME, searched=SEARCHED)]
     ladder = ladder_of(program)
     plans = []
-    for tried in ladder.curve(points):
-        _, bound = narrowed(ladder.step, tried.seen.peak)
-        runs = tried.runs.tolist()
-        plans.append(promise(program, runs, tried.seen.peak, planner=NAME, searched=SEARCHED, bound=bound))
+    for answer in ladder.curve(points):
+        own, runs = answer.tried.seen.peak, answer.tried.runs.tolist()
+        plans.append(promise(program, runs, own, planner=NAME, searched=SEARCHED, bound=answer.proof.at(own)))
     return plans
 
 

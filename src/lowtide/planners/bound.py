@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from lowtide.plan import Bound
-from lowtide.planners.prices import Relaxed
+from lowtide.planners.prices import Proof, Relaxed
 from lowtide.planners.promise import every_op_once
 from lowtide.planners.step import Step
 from lowtide.program import Program
@@ -19,7 +19,7 @@ def prove(program: Program, budget: int) -> Bound:
     """The least time of a step within `budget` bytes, over plans that run each backward op once and in order.
 
     It is the value of a linear program, proven in whole numbers from the prices that solve it
-    (`prices.Relaxed.proven`); where no plan fits, it says nothing of that, and is the time of every op once.
+    (`prices.Relaxed.proof`); where no plan fits, it says nothing of that, and is the time of every op once.
 
     >>> from lowtide.program import Op, Phase, Role, Value
     >>> values = (Value("x", 4, Role.ACTIVATION), Value("y", 4, Role.ACTIVATION), Value("g", 4, Role.OUTPUT))
@@ -34,27 +34,25 @@ def prove(program: Program, budget: int) -> Bound:
     step = Step.of(program)
     if not 0 < step.boundary < len(program.ops):
         return every_op_once(program)
-    _, least = narrowed(step, budget)
-    return least
+    _, proof = narrowed(step, budget)
+    return proof.at(budget)
 
 
-def narrowed(step: Step, budget: int, dear: Collection[int] = ()) -> tuple[Relaxed, Bound]:
+def narrowed(step: Step, budget: int, dear: Collection[int] = ()) -> tuple[Relaxed, Proof]:
     """The relaxation that sees exactly the moments at which memory has a price, and what it proves.
 
     Which moments those are is only known once it is solved, so it is solved a few times; those that were `dear` at a
     budget nearby are a good beginning.
     """
     seen: set[int] = set(dear)
-    least = every_op_once(step.program)
+    proof = Proof(0, 0, every_op_once(step.program).time)
     relaxed = Relaxed.of(step, seen)
     while (prices := relaxed.solve(budget)) is not None:
-        proven = relaxed.bound(prices, budget)
-        if proven.time > least.time:
-            least = proven
+        proof = max(proof, relaxed.proof(prices), key=lambda proof: proof.extra(budget))
         dearest = np.argsort(-prices.rent)[:INSTANTS]
         fresh = {int(t) for t in dearest if prices.rent[t] > 0} - seen - {0}
         if not fresh or len(seen) >= INSTANTS:
             break
         seen |= fresh
         relaxed = Relaxed.of(step, seen)
-    return relaxed, least
+    return relaxed, proof

@@ -21,7 +21,7 @@ def floor(step: Step, fitting: Fitting, tries: int) -> Tried:
     """
     least = WorkingSet.of(step).bytes
     search = Search(step, 0, tries)
-    best = search.attempt(Choice(frozenset(v for v, made in enumerate(step.forward) if made)))
+    best = search.attempt(Choice.plain(step))
     low, high = least - 1, best.seen.peak
     while high - low > max(1, best.seen.peak // 128):
         middle = (low + high) // 2

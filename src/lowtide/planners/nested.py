@@ -65,8 +65,8 @@ def solve(program: Program, budget: int) -> Plan:
         if lowest.seen.peak > budget:
             raise too_small(program, lowest.runs.tolist(), budget, planner=NAME)
         best = Search(step, budget, priced.tries(step)).polish(lowest)
-    _, least = narrowed(step, budget)
-    return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=least)
+    _, proof = narrowed(step, budget)
+    return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=proof.at(budget))
 
 
 def look(segments: Segments, budget: int) -> Tried | None:

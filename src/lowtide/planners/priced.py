@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide.plan import Bound, Plan
+from lowtide.plan import Plan
 from lowtide.planners.bound import narrowed
 from lowtide.planners.choice import Choice, Tried
 from lowtide.planners.floor import floor
 from lowtide.planners.front import Front
-from lowtide.planners.prices import Prices, Relaxed
+from lowtide.planners.prices import Prices, Proof, Relaxed
 from lowtide.planners.promise import promise, too_small
 from lowtide.planners.replay import replay
 from lowtide.planners.search import Search
@@ -52,7 +52,7 @@ def solve(program: Program, budget: int) -> Plan:
         if lowest.seen.peak > budget:
             raise too_small(program, lowest.runs.tolist(), budget, planner=NAME)
         best = Search(step, budget, tries(step)).polish(lowest)
-    return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=found.bound)
+    return promise(program, best.runs.tolist(), budget, planner=NAME, searched=SEARCHED, bound=found.proof.at(budget))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +61,26 @@ class Found:
 
     best    the fastest try that fits, or None
     front   all tries that none beats in peak and time
-    bound   the least time proven possible
+    proof   what the prices prove
     dear    moments at which memory has a price
     """
 
     best: Tried | None
     front: Front
-    bound: Bound
+    proof: Proof
     dear: tuple[int, ...]
 
 
 def look(step: Step, budget: int, dear: Collection[int] = ()) -> Found:
     """Solve for prices, round, mend, polish and wander; `dear` are moments known to have a price nearby."""
-    relaxed, bound = narrowed(step, budget, dear)
+    relaxed, proof = narrowed(step, budget, dear)
     search = Search(step, budget, tries(step))
     polished = [search.polish(tried) for tried in fitting(relaxed, search)[:3]]
     best = min(polished, key=lambda tried: tried.rank, default=None)
     if best is not None:
         search.left = tries(step) // 4
-        best = search.wander(best, bound.time)
-    return Found(best, search.front, bound, relaxed.instants)
+        best = search.wander(best, proof.at(budget).time)
+    return Found(best, search.front, proof, relaxed.instants)
 
 
 def tries(step: Step) -> int:
@@ -149,7 +149,7 @@ def rounded(relaxed: Relaxed, prices: Prices, part: float = 0.5) -> Choice:
             (kept.discard if x[gap.choice] >= part else kept.add)(gap.value)
         elif gap.choice != step.writer[gap.value] and x[gap.choice] >= part:
             drops.add((gap.before, gap.value))
-    return Choice(frozenset(kept), frozenset(drops))
+    return Choice.keeping(step, kept, drops)
 
 
 def modelled(relaxed: Relaxed, x: NDArray[np.float64]) -> NDArray[np.float64]:

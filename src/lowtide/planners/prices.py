@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from lowtide.plan import Bound
+from lowtide.planners.promise import ONCE
 from lowtide.planners.step import Step
 
 Floats = NDArray[np.float64]
@@ -121,8 +122,8 @@ class Relaxed:
         rent = -found.upper.marginals[choices:] * second / unit
         return Prices(found.fun * second, found.x[:choices], rent, -found.ineqlin.marginals * second)
 
-    def proven(self, prices: Prices, budget: int) -> int:
-        """Nanoseconds beyond the plain step that no choice can avoid, by these prices, in whole numbers.
+    def proof(self, prices: Prices) -> Proof:
+        """What these prices prove, in whole numbers.
 
         For prices p >= 0 of memory and q >= 0 of the rows, and any x that satisfies both,
 
@@ -142,14 +143,32 @@ class Relaxed:
         for charge in self.charges:
             factor[charge.choice] += charge.bytes * (until[charge.end] - until[charge.begin])
         total = sum(q * least for q, least in zip(worth, self.least))
-        total += sum(p * (fixed - budget) for p, fixed in zip(rent, self.fixed))
+        total += sum(p * fixed for p, fixed in zip(rent, self.fixed))
         total += sum(most * min(0, f) for most, f in zip(self.most, factor))
-        least: int = -(-total // SCALE)
-        return max(0, least)
+        return Proof(total, sum(rent), int(self.step.program.arrays.ns.sum()))
 
-    def bound(self, prices: Prices, budget: int) -> Bound:
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What prices prove of a step, at any budget: they hold at all, and say most at the one they were found for.
+
+    worth   what no choice can avoid where memory is for nothing, in units of 2**-32 ns
+    rent    what each byte of budget takes off that, in the same units
+    plain   nanoseconds of every op once
+    """
+
+    worth: int
+    rent: int
+    plain: int
+
+    def extra(self, budget: int) -> int:
+        """Nanoseconds beyond the plain step that no plan of the class within `budget` bytes can avoid."""
+        return max(0, -(-(self.worth - self.rent * budget) // SCALE))
+
+    def at(self, budget: int) -> Bound:
         """The proven least time of the whole step."""
-        return Bound(int(self.step.program.arrays.ns.sum()) + self.proven(prices, budget), PROVEN)
+        extra = self.extra(budget)
+        return Bound(self.plain + extra, PROVEN if extra else ONCE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from lowtide.plan import Bound, Plan
 from lowtide.planners.replay import Replay, replay
 from lowtide.program import Program
 
+ONCE = "every op runs at least once"
+
 
 def promise(
     program: Program, runs: Sequence[int], budget: int, *, planner: str, searched: str, bound: Bound | None = None
@@ -30,7 +32,7 @@ def promise(
 
 def every_op_once(program: Program) -> Bound:
     """The time of the plain step, below which nothing is."""
-    return Bound(int(program.arrays.ns.sum()), "every op runs at least once")
+    return Bound(int(program.arrays.ns.sum()), ONCE)
 
 
 def too_small(program: Program, runs: Sequence[int], budget: int, *, planner: str) -> BudgetTooSmall:

@@ -48,7 +48,7 @@ def replay(program: Program, runs: Sequence[int] | Ints) -> Replay:
     order = np.asarray(runs, dtype=np.int64).reshape(-1)
     if not order.size:
         return Replay(np.zeros(0, dtype=np.int64), 0, 0)
-    timeline, unmade = _timeline(
+    timeline, unmade, peak, time = _timeline(
         order,
         arrays.reads_start,
         arrays.reads,
@@ -57,9 +57,10 @@ def replay(program: Program, runs: Sequence[int] | Ints) -> Replay:
         arrays.bytes,
         arrays.output,
         arrays.scratch,
+        arrays.ns,
     )
     assert unmade < 0, "a planner's sequence reads a value before it is made"
-    return Replay(timeline, int(timeline.max()), int(arrays.ns[order].sum()))
+    return Replay(timeline, peak, time)
 
 
 @njit(cache=True)
@@ -72,8 +73,9 @@ def _timeline(
     size: Ints,
     output: Bools,
     scratch: Ints,
-) -> tuple[Ints, int]:
-    """Bytes at every run, and the place of a read of what is not made; -1 where there is none."""
+    ns: Ints,
+) -> tuple[Ints, int, int, int]:
+    """Bytes at every run; the place of a read of what is not made, -1 where there is none; the peak; the time."""
     count = runs.size
     change = np.zeros(count + 1, dtype=np.int64)
     last = np.full(size.size, -1, dtype=np.int64)
@@ -83,7 +85,7 @@ def _timeline(
         for at in range(reads_start[op], reads_start[op + 1]):
             v = reads[at]
             if last[v] < 0:
-                return change, place
+                return change, place, 0, 0
             last[v] = place
         for at in range(writes_start[op], writes_start[op + 1]):
             v = writes[at]
@@ -97,8 +99,10 @@ def _timeline(
         if last[v] >= 0 and not stays[v]:
             change[last[v] + 1] -= size[v]
     timeline = np.empty(count, dtype=np.int64)
-    there = 0
+    there, peak, time = 0, 0, 0
     for place in range(count):
         there += change[place]
         timeline[place] = there + scratch[runs[place]]
-    return timeline, -1
+        peak = max(peak, timeline[place])
+        time += ns[runs[place]]
+    return timeline, -1, peak, time

@@ -28,21 +28,20 @@ def expand(step: Step, kept: Collection[int], drops: Mapping[int, Collection[int
     needed before backward begins, and of whose writes none is kept, has its first run in backward.
     Time O(n) plus that of the runs that come out.
     """
-    pairs = sorted((b, v) for b, values in drops.items() for v in values)
-    runs: list[int] = expanded(step, list(kept), pairs).tolist()
-    return runs
+    there = np.zeros(len(step.writer), dtype=bool)
+    there[list(kept)] = True
+    pairs = sorted(b * there.size + v for b, values in drops.items() for v in values)
+    runs, _ = expanded(step, there, np.array(pairs, dtype=np.int64))
+    return [int(op) for op in runs]
 
 
-def expanded(step: Step, kept: Collection[int], drops: Collection[tuple[int, int]]) -> Ints:
-    """`expand` on arrays, for those who ask thousands of times; `drops` are pairs (b, v), by b."""
-    flags = step.flags
-    there = flags.always.copy()
-    there[np.fromiter(kept, np.int64, len(kept))] = True
-    pairs = np.array(drops, dtype=np.int64).reshape(-1, 2)
-    wanted = flags.essential.copy()
-    wanted[step.program.arrays.writer[there & flags.forward & ~flags.always]] = True
-    arrays = step.program.arrays
-    runs: Ints = _expand(
+def expanded(step: Step, kept: Bools, drops: Ints) -> tuple[Ints, int]:
+    """`expand` on arrays, for those who ask thousands of times: `kept` by value, and drops as in `choice.Choice`.
+
+    Returns the sequence, and the place of its first backward op.
+    """
+    flags, arrays = step.flags, step.program.arrays
+    runs, begin = _expand(
         step.boundary,
         arrays.reads_start,
         arrays.reads,
@@ -50,12 +49,12 @@ def expanded(step: Step, kept: Collection[int], drops: Collection[tuple[int, int
         arrays.writes,
         arrays.writer,
         flags.always,
-        there,
-        wanted,
-        np.ascontiguousarray(pairs[:, 0]),
-        np.ascontiguousarray(pairs[:, 1]),
+        flags.movable,
+        flags.essential,
+        kept,
+        drops,
     )
-    return runs
+    return runs, begin
 
 
 @njit(cache=True)
@@ -90,13 +89,20 @@ def _expand(
     writes: Ints,
     writer: Ints,
     always: Bools,
-    there: Bools,
-    wanted: Bools,
-    drop_after: Ints,
-    drop_value: Ints,
-) -> Ints:
-    """`there` says what is in memory when backward begins, `wanted` which ops must have run; both are used up."""
+    movable: Bools,
+    essential: Bools,
+    kept: Bools,
+    drops: Ints,
+) -> tuple[Ints, int]:
     ops = reads_start.size - 1
+    # What is in memory when backward begins, and which ops must have run.
+    there = always.copy()
+    wanted = essential.copy()
+    for v in range(kept.size):
+        if kept[v]:
+            there[v] = True
+            if movable[v]:
+                wanted[writer[v]] = True
     backward = np.empty(2 * ops + 16, dtype=np.int64)
     count = 0
     needed = np.empty(boundary + 1, dtype=np.int64)
@@ -139,9 +145,10 @@ def _expand(
                 there[writes[at]] = True
         backward[count] = b
         count += 1
-        while drop < drop_after.size and drop_after[drop] <= b:
-            if drop_after[drop] == b:
-                there[drop_value[drop]] = always[drop_value[drop]]
+        while drop < drops.size and drops[drop] // kept.size <= b:
+            if drops[drop] // kept.size == b:
+                v = drops[drop] % kept.size
+                there[v] = always[v]
             drop += 1
     forward = 0
     for op in range(boundary - 1, -1, -1):
@@ -159,4 +166,4 @@ def _expand(
             place += 1
     for i in range(count):
         runs[place + i] = backward[i]
-    return runs
+    return runs, forward

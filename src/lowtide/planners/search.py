@@ -7,6 +7,7 @@ from functools import cached_property
 from random import Random
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from lowtide.planners.choice import Choice, Tried
@@ -15,6 +16,7 @@ from lowtide.planners.moves import Reruns, Waits
 from lowtide.planners.step import Step
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Wait = tuple[int, int, int]  # value, begin, end: see Waits
 
 
@@ -79,16 +81,15 @@ class Search:
     def _undo_one(self, tried: Tried, refused: set[tuple[int, int]]) -> Tried | None:
         """The first undoing that helps; those that do not are added to `refused` and not tried again."""
         undoings = Undoings(self.step, tried)
-        for i in undoings.order.tolist():
+        for i in undoings.with_room(self.budget):
             name = undoings.name(i)
             if name in refused:
                 continue
             if self.left <= 0:
                 return None
-            if all(self._room(tried, wait) >= self.size[wait[0]] for wait in undoings.wants(i)):
-                new = self.attempt(undoings.choice(i))
-                if self.fits(new) and new.seen.time < tried.seen.time:
-                    return new
+            new = self.attempt(undoings.choice(i))
+            if self.fits(new) and new.seen.time < tried.seen.time:
+                return new
             refused.add(name)
         return None
 
@@ -102,13 +103,13 @@ class Search:
         random = Random(0)
         best = here = tried
         while self.left > 0 and best.seen.time > least:
-            away = [v for v, movable in enumerate(self.movable) if movable and v not in here.choice.kept]
-            drops = sorted(here.choice.drops)
+            away = np.flatnonzero(self.step.flags.movable & ~here.choice.kept).tolist()
+            drops = here.choice.drops.tolist()
             if not away and not drops:
                 break
             more = random.sample(away, min(random.randint(1, 4), len(away)))
             fewer = random.sample(drops, min(random.randint(0, 2), len(drops)))
-            new = self.repair(self.attempt(Choice(here.choice.kept | set(more), here.choice.drops - set(fewer))), 10)
+            new = self.repair(self.attempt(here.choice.holding(more, fewer)), 10)
             if not self.fits(new):
                 continue
             new = self.polish(new)
@@ -121,7 +122,8 @@ class Search:
         return best
 
     def _over(self, tried: Tried) -> int:
-        return int(np.maximum(tried.seen.timeline - self.budget, 0).sum())
+        beyond: int = _beyond(tried.seen.timeline, self.budget)
+        return beyond
 
     def _dropped(self, tried: Tried, wait: Wait, at: int, waiting: set[int], over: int) -> Iterator[Tried]:
         """Ways to have a value away while run `at` runs."""
@@ -155,8 +157,7 @@ class Search:
             first -= 1
         usual = set(old.runs[first:before].tolist())
         fresh = (op for op in new.runs[stops[after - 1] + 1 : stops[after]].tolist() if op not in usual)
-        drops = {(b, v) for op in fresh for v in step.writes[op] if v != value and self.movable[v]}
-        return Choice(new.choice.kept, new.choice.drops | drops)
+        return new.choice.dropping((b, v) for op in fresh for v in step.writes[op] if v != value and self.movable[v])
 
     def _with_sources(self, new: Tried, at: int, waiting: set[int], over: int) -> Tried:
         """Where what a dropped value is made from stays in its place, drop that as well."""
@@ -182,21 +183,13 @@ class Search:
     def _without(self, tried: Tried, wait: Wait, choice: Choice) -> Choice | None:
         """The choice with the value away over a stretch; None where it cannot be."""
         value, begin, end = wait
-        if begin < self._begin_of_backward(tried.runs):
-            return Choice(choice.kept - {value}, choice.drops) if value in choice.kept else None
+        if begin < tried.begin:
+            return choice.without(value) if choice.kept[value] else None
         after = begin
         while tried.runs[after] < self.step.boundary:
             after += 1
         # It goes after its last read before then, and so is away from `begin` on even where `after` comes later.
-        return Choice(choice.kept, choice.drops | {(int(tried.runs[after]), value)}) if after < end else None
-
-    def _begin_of_backward(self, runs: Ints) -> int:
-        return int(np.argmax(runs >= self.step.boundary))
-
-    def _room(self, tried: Tried, wait: Wait) -> int:
-        """Bytes free all along a stretch."""
-        stretch = tried.seen.timeline[wait[1] + 1 : wait[2]]
-        return self.budget - int(stretch.max()) if stretch.size else self.budget
+        return choice.dropping([(int(tried.runs[after]), value)]) if after < end else None
 
 
 class Undoings:
@@ -215,9 +208,25 @@ class Undoings:
     def _dropped(self) -> dict[int, list[int]]:
         """Per value, after which backward ops it is dropped."""
         dropped: dict[int, list[int]] = {}
-        for b, v in self.tried.choice.drops:
+        after, value = np.divmod(self.tried.choice.drops, self.tried.choice.kept.size)
+        for b, v in zip(after.tolist(), value.tolist()):
             dropped.setdefault(v, []).append(b)
         return dropped
+
+    def with_room(self, budget: int) -> list[int]:
+        """Those for which there is room all along the stretches over which values must be there instead."""
+        reruns = self.reruns
+        room = _room(
+            self.tried.seen.timeline,
+            budget,
+            self.step.program.arrays.bytes,
+            reruns.place,
+            reruns.start,
+            reruns.value,
+            reruns.begin,
+        )
+        fits: list[int] = self.order[room[self.order]].tolist()
+        return fits
 
     def name(self, i: int) -> tuple[int, int]:
         """The op and the moment it served."""
@@ -235,13 +244,48 @@ class Undoings:
     def choice(self, i: int) -> Choice:
         """The choice without the rerun."""
         tried, place = self.tried, int(self.reruns.place[i])
-        begins = int(np.argmax(self.is_backward))
+        begins = tried.begin
         kept: set[int] = set()
-        drops: set[tuple[int, int]] = set()
+        drops: set[int] = set()
         for v, was, _ in self.wants(i):
             if was < begins:
                 kept.add(v)
             if v in self._dropped:
                 between = tried.runs[was:place]
-                drops.update((b, v) for b in self._dropped[v] if (between == b).any())
-        return Choice(tried.choice.kept | kept, tried.choice.drops - drops)
+                count = tried.choice.kept.size
+                drops.update(b * count + v for b in self._dropped[v] if (between == b).any())
+        return tried.choice.holding(kept, drops)
+
+
+@njit(cache=True)
+def _beyond(timeline: Ints, budget: int) -> int:
+    """Bytes above the budget, summed over the runs."""
+    total = 0
+    for held in timeline:
+        total += max(0, held - budget)
+    return total
+
+
+@njit(cache=True)
+def _room(timeline: Ints, budget: int, size: Ints, place: Ints, start: Ints, value: Ints, begin: Ints) -> Bools:
+    """Per rerun (see `moves.Reruns`), whether each of its wants fits at every run after its begin and before it."""
+    block = 64
+    most = np.zeros(timeline.size // block + 1, dtype=np.int64)
+    for at in range(timeline.size):
+        most[at // block] = max(most[at // block], timeline[at])
+    room = np.ones(place.size, dtype=np.bool_)
+    for i in range(place.size):
+        for want in range(start[i], start[i + 1]):
+            free = budget - size[value[want]]
+            at = begin[want] + 1
+            while at < place[i]:
+                if at % block == 0 and at + block <= place[i]:
+                    held, at = most[at // block], at + block
+                else:
+                    held, at = timeline[at], at + 1
+                if held > free:
+                    room[i] = False
+                    break
+            if not room[i]:
+                break
+    return room

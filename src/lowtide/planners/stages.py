@@ -16,7 +16,7 @@ from lowtide.program import Role
 # What a sum may hold besides unknowns, which are numbers from 0.
 NEVER, ALWAYS = -1, -2
 LARGEST = 10_000.0  # coefficients of the objective are scaled to at most this: the solver's tolerances are absolute
-OPTIMAL, INFEASIBLE = 0, 2  # what scipy calls them
+OPTIMAL, INFEASIBLE, FAILED = 0, 2, 4  # what scipy calls them
 Sum = dict[int, float]
 
 
@@ -111,13 +111,16 @@ class Stages:
         objective[list(cost)] = list(cost.values())
         scale = LARGEST / max(LARGEST, float(objective.max(initial=0)))
         upper = np.where(np.array(self.integral, dtype=bool), 1.0, np.inf)
-        answer = milp(
-            objective * scale,
-            integrality=np.array(self.integral),
-            bounds=Bounds(0, upper),
-            constraints=_constraint(rows, size),
-            options={"time_limit": max(seconds, 0.0), "mip_rel_gap": 0.0},
-        )
+        for presolve in (True, False):
+            answer = milp(
+                objective * scale,
+                integrality=np.array(self.integral),
+                bounds=Bounds(0, upper),
+                constraints=_constraint(rows, size),
+                options={"time_limit": max(seconds, 0.0), "mip_rel_gap": 0.0, "presolve": presolve},
+            )
+            if answer.status != FAILED:
+                break  # Of some small programs what presolve makes cannot be solved; the program as it stands can.
         runs = None if answer.x is None else self._sequence(answer.x > 0.5)
         proven = answer.mip_dual_bound
         return Found(runs, answer.status in (OPTIMAL, INFEASIBLE), -inf if proven is None else proven / scale)
