@@ -111,9 +111,10 @@ class CudaClock:
             call()  # Chooses algorithms, and takes what libraries keep for good.
             workspace = self._workspace(call)
             once, launch = self._elapsed(call, 3, 0.0005)
-            calls = max(1, min(MOST_CALLS, int(seconds / TURNS / max(once, 1e-7))))
+            pause = 1.2 * launch  # For each call of a batch, so that all are queued before the first one runs.
+            calls = max(1, min(MOST_CALLS, int(seconds / TURNS / max(once + pause, 1e-7))))
             turns = TURNS if once * TURNS < 2 * seconds else 1
-            found = [self._elapsed(call, calls, 1.2 * launch * calls)[0] for _ in range(turns)]
+            found = [self._elapsed(call, calls, pause * calls)[0] for _ in range(turns)]
         return Cost(int(1e9 * statistics.median(found)), workspace)
 
     def room(self) -> int | None:

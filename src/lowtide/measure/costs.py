@@ -24,7 +24,7 @@ from lowtide.program import Op
 from lowtide.progress import Progress
 
 log = logging.getLogger("lowtide")
-SECONDS = 6.0  # For all distinct calls of a graph together, where they are many.
+SECONDS = 5.0  # For all distinct calls of a graph together, where they are many.
 MOST_SECONDS = 0.04  # For one.
 _TOGETHER = 100  # Costs written to disk at once.
 
