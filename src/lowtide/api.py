@@ -90,7 +90,7 @@ def fit(
     >>> model = fit(model, memory_budget="1MiB")
     >>> model(torch.randn(8, 64)).sum().backward()
     """
-    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes, costs)
+    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes, costs, within=True)
     if backend == "eager":
         settings = replace(settings, gauge=partial(gauge_of, optimizer=optimizer, asked=check))
     elif check:
@@ -310,7 +310,10 @@ def _settings(
     max_shapes: int,
     costs: str | None,
     device: DeviceLike | None = None,
+    *,
+    within: bool = False,
 ) -> Settings:
+    """What a model is fitted with; `within` has measuring keep to the budget too."""
     if backend not in ("eager", "inductor"):
         raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager', 'inductor'")
     if planner not in PLANNERS:
@@ -331,7 +334,7 @@ def _settings(
         loss_inside=loss_inside,
         max_shapes=max_shapes,
         device=target,
-        price=_price(here, costs, device, target, None if max_shapes == 1 else allowed),
+        price=_price(here, costs, device, target, allowed if within else None),
     )
 
 

@@ -331,3 +331,12 @@ def test_fitting_measures_when_asked() -> None:
     lowtide.fit(case.model, memory_budget="1TB", costs="measured", planner="keep_all")
     case.step()
     assert case.model._compiled_call_impl.plan.costs.startswith("measured on ")
+
+
+def test_fit_measures_within_its_budget_and_plan_within_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int | None] = []
+    monkeypatch.setattr(api, "_price", lambda *args: seen.append(args[-1]) or Estimated())
+    model, x = nn.Linear(4, 1), torch.ones(2, 4)
+    lowtide.fit(model, memory_budget=5000, max_shapes=1)
+    lowtide.plan(model, x, memory_budget=5000)
+    assert seen == [5000, None]
