@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from lowtide.measure.arguments import Arguments
 from lowtide.measure.cache import Cache, folder
 from lowtide.measure.clock import Clock, Cost
 from lowtide.measure.roofline import device_like, estimate
-from lowtide.measure.signature import call_of, obstacle, signature
+from lowtide.measure.signature import call_of, obstacle, signature, tensors_in
 from lowtide.program import Op
 from lowtide.progress import Progress
 
@@ -175,9 +175,4 @@ def _bytes(action: Action) -> int:
         nodes = [action.source, action.source]
     else:
         nodes = [call.node, *call.node.all_input_nodes] if call is not None else []
-    return sum(t.numel() * t.element_size() for node in nodes for t in _tensors(node.meta.get("val")))
-
-
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    items = value if isinstance(value, (tuple, list)) else [value]
-    return [item for item in items if isinstance(item, torch.Tensor)]
+    return sum(t.numel() * t.element_size() for node in nodes for t in tensors_in(node.meta.get("val")))
