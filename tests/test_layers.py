@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "integrations": {"errors", "api"},
     "__init__": {"errors", "program", "plan", "api"},
 }
-KNOW_ALL = {"api", "fitted", "planning", "compiled_fit", "compiled_plan", "cli", "__main__"}
+KNOW_ALL = {"api", "fitted", "planning", "compiled_fit", "compiled_plan", "compiled_backend", "cli", "__main__"}
 WITHOUT_TORCH = {"__init__", "errors", "budget", "program", "plan", "referee", "planners", "report", "solve"}
 
 

@@ -197,11 +197,28 @@ def _settings(
     loss_inside: bool | None,
     max_shapes: int,
 ) -> Settings:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return settings_of(device, memory_budget, optimizer, backend, planner, loss_inside, max_shapes)
+
+
+def settings_of(
+    device: torch.device,
+    memory_budget: int | str,
+    optimizer: torch.optim.Optimizer | None = None,
+    backend: str = "eager",
+    planner: str = DEFAULT_PLANNER,
+    loss_inside: bool | None = None,
+    max_shapes: int = 16,
+) -> Settings:
+    """How a model on `device` is fitted, from what users give.
+
+    >>> settings_of(torch.device("cpu"), "1MiB").max_shapes
+    16
+    """
     if backend not in ("eager", "inductor"):
         raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager', 'inductor'")
     if planner not in PLANNERS:
         raise LowtideError(f"planner={planner!r} is not there; the planners are: {', '.join(map(repr, PLANNERS))}")
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     allowed = budgets.parse(memory_budget, capacity=_capacity(device))
     compiled = Planning(allowed, PLANNERS[planner])
     return Settings(

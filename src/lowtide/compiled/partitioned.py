@@ -40,6 +40,7 @@ class Partitioned:
     kernels    what each op runs; None for leave, enter and the handing over of gradients
     entered    the op at which backward begins
     unit       bytes to which the device's allocator rounds
+    handed_on  positions of inputs that something before the graph made, whose gradients are handed on
     """
 
     device: torch.device
@@ -50,6 +51,7 @@ class Partitioned:
     kernels: tuple[Kernel | None, ...]
     entered: int
     unit: int
+    handed_on: frozenset[int]
 
 
 def partitioned(
@@ -110,6 +112,7 @@ class _Builder:
             kernels=tuple(self.made),
             entered=entered,
             unit=self.unit,
+            handed_on=self.handed_on,
         )
 
     def _value(self, node: fx.Node, role: Role) -> int:
