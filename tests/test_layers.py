@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "integrations": {"errors", "api"},
     "__init__": {"errors", "program", "plan", "batches", "check", "device", "measure", "api"},
 }
-KNOW_ALL = {"api", "fitted", "planning", "compiled_fit", "compiled_plan", "cli", "__main__"}
+KNOW_ALL = {"api", "fitted", "planning", "compiled_fit", "compiled_plan", "compiled_backend", "cli", "__main__"}
 WITHOUT_TORCH = {
     "__init__",
     "errors",

@@ -313,7 +313,30 @@ def _settings(
     *,
     within: bool = False,
 ) -> Settings:
-    """What a model is fitted with; `within` has measuring keep to the budget too."""
+    here = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return settings_of(
+        here, memory_budget, optimizer, backend, planner, loss_inside, max_shapes, costs, device, within=within
+    )
+
+
+def settings_of(
+    here: torch.device,
+    memory_budget: int | str,
+    optimizer: torch.optim.Optimizer | None = None,
+    backend: str = "eager",
+    planner: str = DEFAULT_PLANNER,
+    loss_inside: bool | None = None,
+    max_shapes: int = 16,
+    costs: str | None = None,
+    device: DeviceLike | None = None,
+    *,
+    within: bool = False,
+) -> Settings:
+    """How a model on the device `here` is fitted, from what users give; `within` has measuring keep to the budget too.
+
+    >>> settings_of(torch.device("cpu"), "1MiB").max_shapes
+    16
+    """
     if backend not in ("eager", "inductor"):
         raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager', 'inductor'")
     if planner not in PLANNERS:
@@ -323,7 +346,6 @@ def _settings(
             'backend="inductor" compiles for the device that the model is on, with estimated costs: leave out device= '
             'and costs="measured"'
         )
-    here = next((p.device for p in model.parameters()), torch.device("cpu"))
     target = _target(here, device)
     allowed = budgets.parse(memory_budget, capacity=_capacity(here, target))
     compiled = Planning(allowed, PLANNERS[planner])

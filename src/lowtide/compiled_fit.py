@@ -23,6 +23,7 @@ from torch import fx, nn
 import lowtide
 from lowtide import _compat, referee
 from lowtide.budget import show
+from lowtide.capture import step
 from lowtide.capture.loss import assume_loss_inside
 from lowtide.capture.outside import Outside
 from lowtide.compiled.cost import estimate
@@ -30,14 +31,17 @@ from lowtide.compiled.emission import emit
 from lowtide.compiled.partitioned import Partitioned, partitioned
 from lowtide.compiled.peaks import Peaks, Written, peaks
 from lowtide.compiled.written import protect
-from lowtide.compiled_plan import Planning, settle
-from lowtide.errors import BudgetTooSmall, LowtideError, UnsupportedModel
+from lowtide.compiled_plan import Planning, Whole
+from lowtide.errors import LowtideError, UnsupportedModel
 from lowtide.fitted import Call, Captures, Fitted, Settings, Slot, Turn, undisturbed
 from lowtide.measure.roofline import device_like
 from lowtide.plan import Plan
-from lowtide.planning import Reached, Runs
+from lowtide.planners import greedy
+from lowtide.planning import Reached, Runs, least
 
 log = logging.getLogger("lowtide")
+
+ALIKE = 3  # graphs that a graph is taken to be the first of, until its step is known
 
 # Options of Inductor under which its code does not say what is held.
 _REFUSED = {
@@ -53,10 +57,12 @@ class Made:
     """A sequence as Inductor has compiled it.
 
     function   what carries it out
-    holds      what its code holds
+    written    its code
+    holds      what that holds
     """
 
     function: Callable[..., Any]
+    written: Written
     holds: Peaks
 
 
@@ -84,6 +90,16 @@ class CompiledSlot(Slot):
         finally:
             self._inputs = ()
 
+    @cached_property
+    def least(self) -> Runs:
+        """The sequence for a first step whose other graphs are not known: as the first of several such graphs, of which
+        least is kept while the others run.
+        """
+        assert self.captured is not None
+        alike = [self.captured.program] * ALIKE
+        plan = least(step.join(alike), greedy.solve)
+        return tuple(step.split(alike, step.settle(alike, plan.runs))[0])
+
     def make(self, runs: Runs) -> Peaks:
         """Compile for a sequence, unless that was done; what its code holds."""
         if runs not in self.made:
@@ -93,12 +109,6 @@ class CompiledSlot(Slot):
     def forget_others(self) -> None:
         """Let go of what was compiled for sequences that are not carried out."""
         self.made = {runs: made for runs, made in self.made.items() if runs in self.runs.values()}
-
-    def above(self, turn: Turn) -> int:
-        """Bytes that the code of this turn's sequence holds above what was promised of it."""
-        assert self.captured is not None
-        runs = self.runs[turn]
-        return self.make(runs).peak - referee.run(self.captured.program, runs).peak
 
     def _compile(self, inputs: Sequence[Any], turn: Turn, call: Call) -> Callable[..., Any]:
         if self.captured is None:
@@ -141,7 +151,8 @@ class CompiledSlot(Slot):
             return restore(function)
         assert self.captured is not None
         with self.planning():
-            holds = peaks(self.captured, Written(code["forward"], code["backward"]), modules[0])
+            written = Written(self.captured, modules[0], code["forward"], code["backward"])
+            holds = peaks([written])
         self.compiled += time.perf_counter() - begun - (self.planned - planned)
         log.info(
             "lowtide: compiled, %.1f s so far and %.2f s for planning; this code holds %s beyond what is static",
@@ -149,7 +160,7 @@ class CompiledSlot(Slot):
             self.planned,
             show(holds.peak),
         )
-        self.made[chosen[0]] = Made(restore(function), holds)
+        self.made[chosen[0]] = Made(restore(function), written, holds)
         return None
 
     @contextmanager
@@ -208,11 +219,7 @@ class CompiledFitted(Fitted):
         if not slot.whole:
             call.planned = True
             return slot.least
-        reached = self._reached(slot, call)
-        try:
-            return self.planning(reached).runs
-        except BudgetTooSmall:
-            return self.planning.least(reached).runs
+        return self._whole(slot, call).guess().runs
 
     def first_runs(self, slot: Slot, call: Call) -> Runs:
         """The runs of a whole step, held to the budget by what their code holds; of a part, those of least memory."""
@@ -220,15 +227,15 @@ class CompiledFitted(Fitted):
         if not slot.whole:
             return super().first_runs(slot, call)
         call.planned = True
-        reached = self._reached(slot, call)
+        whole = self._whole(slot, call)
         begun, compiled, planned = time.perf_counter(), slot.compiled, slot.planned
-        self.plan = settle(self.planning, reached, lambda plan: slot.make(plan.runs))
+        self.plan = whole.settle(lambda plan: slot.make(plan.runs))
         slot.planned = planned + time.perf_counter() - begun - (slot.compiled - compiled)
         return self.plan.runs
 
-    def _reached(self, slot: CompiledSlot, call: Call) -> Reached:
+    def _whole(self, slot: CompiledSlot, call: Call) -> Whole:
         assert slot.captured is not None
-        return Reached((slot.captured,), self.with_constants(call.held))
+        return Whole(slot.captured, self.with_constants(call.held), self.planning)
 
     def planned(self, reached: Reached) -> Plan:
         """The plan of several graphs, less what their code held above what was promised."""
@@ -238,7 +245,11 @@ class CompiledFitted(Fitted):
         """Plan one budget over all the graphs of the call, and again where their code holds more than was allowed."""
         turns = tuple(call.turns())
         slots = [(slot, turn) for slot, turn in turns if isinstance(slot, CompiledSlot)]
-        found = max((slot.above(turn) for slot, turn in slots), default=0)
+        if not slots:
+            return
+        reached = call.reached(unplanned)
+        promised = referee.run(reached.joined, step.in_turn(reached.programs, reached.ran)).peak
+        found = peaks([slot.made[slot.runs[turn]].written for slot, turn in slots]).peak - promised
         if turns in self._joined and found <= self._allowed[turns]:
             return
         self._joined.discard(turns)
@@ -255,8 +266,7 @@ class CompiledCapturing(CompiledFitted):
         """Carry the graph and its plan out of the call, unless more graphs may follow."""
         runs = super().first_runs(slot, call)
         if slot.whole:
-            assert isinstance(slot, CompiledSlot)
-            raise Captures(self._reached(slot, call))
+            raise Captures(Reached((), call.held))
         return runs
 
     def _plan_together(self, call: Call, unplanned: Outside) -> None:

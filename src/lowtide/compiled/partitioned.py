@@ -41,6 +41,7 @@ class Partitioned:
     kernels    what each op runs; None for leave, enter and the handing over of gradients
     entered    the op at which backward begins
     unit       bytes to which the device's allocator rounds
+    handed_on  positions of inputs that something before the graph made, whose gradients are handed on
     costs      where the program's nanoseconds come from, in words; empty where it has none
     """
 
@@ -52,6 +53,7 @@ class Partitioned:
     kernels: tuple[Kernel | None, ...]
     entered: int
     unit: int
+    handed_on: frozenset[int]
     costs: str = ""
 
     @property
@@ -118,6 +120,7 @@ class _Builder:
             kernels=tuple(self.made),
             entered=entered,
             unit=self.unit,
+            handed_on=self.handed_on,
         )
 
     def _value(self, node: fx.Node, role: Role) -> int:
