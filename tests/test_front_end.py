@@ -189,3 +189,30 @@ def test_a_logger_called_with_a_tensor_ends_the_graph(said: pytest.LogCaptureFix
     assert len(lines) == 2
     assert lines[0] == lines[1]
     assert graphs(said) > 1
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+def test_gradients_that_graphs_add_up_each_by_itself_are_told_of(uses: int, said: pytest.LogCaptureFixture) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = self.body(x)
+        torch._dynamo.graph_break()
+        z = y.cos() if uses == 1 else y.sin() * y.cos()
+        torch._dynamo.graph_break()
+        return self.head(y + z)
+
+    model = lowtide.fit(module(forward), memory_budget="1TB")
+    for _ in range(2):
+        step(model, batch())
+    assert sum("graph by graph" in line for line in said.messages) == uses - 1
+
+
+def test_grouped_products_in_single_precision(said: pytest.LogCaptureFixture) -> None:
+    """PyTorch's kernels take them; what gives their shapes while tracing does not."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        rows = torch.tensor([16, 40, 64], dtype=torch.int32)
+        y = torch._grouped_mm(self.body(x), torch.stack([self.head.weight] * 3), offs=rows)
+        return y + y.tanh()
+
+    exact(lambda: module(forward), (batch(),))
+    assert graphs(said) == 1

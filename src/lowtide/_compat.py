@@ -85,7 +85,7 @@ def eager_kernels(chosen: Mapping[Any, Callable[..., Any]] | None = None) -> Ite
     the way out.
     """
     chosen = chosen or {}
-    with _tracing:
+    with _tracing, _grouped_products_of_any_type():
         before = {op: dict(op.py_kernels) for op in (*_replaced_ops(), *chosen)}
         for op in before:
             for key in _in_the_way(op):
@@ -100,6 +100,25 @@ def eager_kernels(chosen: Mapping[Any, Callable[..., Any]] | None = None) -> Ite
                 op.py_kernels.clear()
                 op.py_kernels.update(kernels)
                 op._dispatch_cache.clear()
+
+
+@contextlib.contextmanager
+def _grouped_products_of_any_type() -> Iterator[None]:
+    """Within it, `torch._grouped_mm` is traced in any precision: its kernels take what its shapes are refused for."""
+    from torch import _meta_registrations as shapes
+
+    plain = shapes._meta_grouped_mm_common
+
+    def common(mat_a: torch.Tensor, mat_b: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if mat_a.dtype is not mat_b.dtype or mat_a.dtype not in (torch.float32, torch.float16):
+            return plain(mat_a, mat_b, *args, **kwargs)
+        return plain(mat_a.bfloat16(), mat_b.bfloat16(), *args, **kwargs).to(mat_a.dtype)
+
+    shapes._meta_grouped_mm_common = common
+    try:
+        yield
+    finally:
+        shapes._meta_grouped_mm_common = plain
 
 
 @contextlib.contextmanager

@@ -105,6 +105,19 @@ class Call:
         self.accumulating = any(leaf.grad is not None for leaf in chain(owner.model.parameters(), leaves))
         self.inputs: list[Any] = [batch]
         self._owner = owner
+        self._uses: dict[int, tuple[weakref.ref[Any], list[int]]] = {}
+
+    def used(self, inputs: Sequence[Any], uses: Sequence[int]) -> None:
+        """Note how often a graph uses each of its inputs."""
+        for x, count in zip(inputs, uses, strict=True):
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                known, counts = self._uses.get(id(x), (None, []))
+                self._uses[id(x)] = weakref.ref(x), [*(counts if known is not None and known() is x else ()), count]
+
+    @property
+    def adds_otherwise(self) -> bool:
+        """Whether a gradient has three parts or more, of several graphs: each graph adds up its own first."""
+        return any(len(counts) > 1 and sum(counts) > 2 for _, counts in self._uses.values())
 
     @property
     def first(self) -> tuple[Slot, Turn]:
@@ -162,6 +175,7 @@ class Slot:
     """One graph of a model: captured when it is first reached, planned and carried out.
 
     whole     whether it is all of a training call
+    uses      how often it uses each of its inputs
     captured  the graph, once it has been reached; None where nothing in it needs a gradient
     runs      the sequence to carry out, by turn
     ready     what carries a sequence out
@@ -171,6 +185,7 @@ class Slot:
         self.owner = owner
         self.graph = graph
         self.whole = _is_whole(graph)
+        self.uses = [len(node.users) for node in graph.graph.find_nodes(op="placeholder")]
         self.captured: Captured | None = None
         self.runs: dict[Turn, Runs] = {}
         self.ready: dict[Runs, Callable[..., Any]] = {}
@@ -184,6 +199,8 @@ class Slot:
         call.slots.append(self)
         # What the front end found in the arguments, however deep: a batch may come in any object.
         call.inputs += [x for x in inputs if isinstance(x, torch.Tensor) and x.is_leaf]
+        if not self.whole:
+            call.used(inputs, self.uses)
         if turn not in self.runs and len(call.slots) == 1:
             _ = call.held  # Looked up now, before the call has tensors of its own.
         if turn not in self.runs and self.captured is not None:
@@ -488,6 +505,12 @@ class Fitted:
                 unplanned,
                 show(reached.held.unplanned),
                 "; ".join(_compat.graph_break_reasons(self._reasons)),
+            )
+        if call.adds_otherwise and "adds" not in self._said:
+            self._said.add("adds")
+            log.warning(
+                "lowtide: this model is several graphs that use the same tensor, some of them more than once. Its "
+                "gradient is added up graph by graph, where plain PyTorch adds use by use: the last bit may differ."
             )
         self.plan = self.planned(reached)
         self.watch.expect(self.plan, reached.held, call.first)
