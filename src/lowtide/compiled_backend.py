@@ -22,7 +22,7 @@ from lowtide import _compat
 from lowtide.api import DEFAULT_PLANNER, settings_of
 from lowtide.capture.outside import Outside
 from lowtide.compiled_fit import CompiledFitted, CompiledSlot
-from lowtide.errors import LowtideError
+from lowtide.errors import LowtideError, UnsupportedModel
 from lowtide.fitted import Call, Settings
 from lowtide.measure.allocated import allocated
 from lowtide.measure.held import Held
@@ -45,6 +45,7 @@ def backend(
     >>> layer = torch.compile(nn.Linear(4, 1), backend=backend, options={"memory_budget": "1MiB"}, dynamic=False)
     >>> layer(torch.ones(2, 4)).sum().backward()
     """
+    _refuse_unknown_sizes(graph)
     given = dict(options or {})
     if "memory_budget" not in given:
         raise LowtideError(
@@ -66,6 +67,17 @@ def backend(
         )
         _steps[key] = CompiledSteps(settings, inductor, device)
     return _steps[key].slot(graph)
+
+
+def _refuse_unknown_sizes(graph: fx.GraphModule) -> None:
+    for node in graph.graph.find_nodes(op="placeholder"):
+        found = node.meta.get("example_value")
+        sizes = found.shape if isinstance(found, torch.Tensor) else [found]
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            raise UnsupportedModel(
+                f"the input {node.name} has a size that is not known before the step runs. Every shape is planned and "
+                "compiled by itself: call torch.compile with dynamic=False."
+            )
 
 
 class CompiledSteps(CompiledFitted):
