@@ -368,7 +368,9 @@ class _Builder:
         for number, node in enumerate(calls):
             self._call(node)
             waiting += done.get(number, ())
-            if sum(_dense_bytes(self.backward_results[place]) for place in waiting) >= share:
+            # The last ones go out at the very end: a piece that handed over nothing would not be run.
+            enough = sum(_dense_bytes(self.backward_results[place]) for place in waiting) >= share
+            if enough and len(waiting) < len(places):
                 self._give(waiting)
                 places = [place for place in places if place not in waiting]
                 waiting = []
