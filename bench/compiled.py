@@ -5,8 +5,8 @@
     python bench/compiled.py tiny-vit        one that a CPU can take; tiny-unet is another
 
 Peers: plain `torch.compile`; its `activation_memory_budget` from 0.9 to 0.0; every block checkpointed, and every
-second; PyTorch's selective checkpointing that keeps products and attention. Lowtide gets budgets from the least that it names
-to plain's peak, and the peak of every peer. Each case runs in a process of its own and becomes a line of
+second; PyTorch's selective checkpointing that keeps products and attention. Lowtide gets budgets from the least that it
+names to plain's peak, and the peak of every peer. Each case runs in a process of its own and becomes a line of
 `bench/results/compiled.jsonl`; a failure is a line too. The loss is worked out inside; there is no optimizer.
 """
 
