@@ -81,7 +81,9 @@ def compiled(step: Step, case: str) -> Callable[..., Tensor]:
     if kind == "lowtide":
         return lowtide.fit(step, memory_budget=int(number), backend="inductor")
     if kind == "budget":
-        torch._functorch.config.activation_memory_budget = float(number)
+        import torch._functorch.config as functorch
+
+        functorch.activation_memory_budget = float(number)
     if kind == "checkpoint":
         recompute(step.model, int(number))
     if kind == "selective":
