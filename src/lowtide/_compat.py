@@ -707,7 +707,9 @@ def compile_inductor(
     modules. AOTAutograd's own cache looks at neither what is held elsewhere nor the device, so it is left out;
     Inductor's cache of what it made of the two modules stays.
     """
+    from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     def inner(module: torch.fx.GraphModule, example: Sequence[Any], **given: Any) -> Any:
         made = compile_fx_inner(module, example, **given)
@@ -716,8 +718,11 @@ def compile_inductor(
 
     patches = {**options, "custom_partitioner_fn": _Partitioner(fingerprint, partition)}
     once = functorch_config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True)
-    with _tracing, once, _reruns_in_turn():
-        compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=inner, config_patches=patches)
+    # Inductor's cache asks for the sizes that tracing has found to vary, and is left out where nobody can say.
+    fake = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    known = [fake.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) else x for x in inputs]
+    with _tracing, once, _reruns_in_turn(), tracing(TracingContext(fake)):
+        compiled: Callable[..., Any] = compile_fx(graph, known, inner_compile=inner, config_patches=patches)
     return compiled
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Block(nn.Module):
@@ -17,7 +17,7 @@ class Block(nn.Module):
         self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + F.dropout(self.narrow(F.gelu(self.wide(self.norm(x)))), 0.1, self.training)
+        return x + functional.dropout(self.narrow(functional.gelu(self.wide(self.norm(x)))), 0.1, self.training)
 
 
 class Wide(nn.Module):
@@ -50,7 +50,7 @@ class Tied(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.norm(self.blocks(self.embed(words)).transpose(1, 2)).transpose(1, 2)
-        return F.cross_entropy((x @ self.embed.weight.T).flatten(0, 1), words.flatten())
+        return functional.cross_entropy((x @ self.embed.weight.T).flatten(0, 1), words.flatten())
 
 
 class RunningMean(nn.Module):

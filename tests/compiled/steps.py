@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from allocated import most_allocated
 from torch import Tensor, nn
 
+from allocated import most_allocated
 from lowtide.measure.live import storage_bytes
 
 

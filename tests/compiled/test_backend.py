@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from compiled.models import Total, Wide
-from compiled.steps import measured, same, trace
 from torch import nn
 
+from compiled.models import Total, Wide
+from compiled.steps import measured, same, trace
 from lowtide.compiled_backend import backend
 
 
@@ -43,7 +43,7 @@ def test_it_is_registered_by_its_entry_point() -> None:
 
 
 def test_a_budget_must_be_given() -> None:
-    with pytest.raises(Exception, match='options={"memory_budget": "16GiB"}'):
+    with pytest.raises(Exception, match="needs a budget"):
         torch.compile(nn.Linear(4, 1), backend=backend)(torch.ones(2, 4))
 
 

@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
-from compiled.models import Broken, RunningMean, Tied, Total
-from compiled.steps import measured, same, trace
 from torch import nn
 
 import lowtide
+from compiled.models import Broken, RunningMean, Tied, Total
+from compiled.steps import measured, same, trace
 
 WORDS = torch.arange(16 * 24).reshape(16, 24) % 20
 HIDDEN = 500  # bytes that an operator takes and gives back inside itself
@@ -107,6 +107,6 @@ def test_graphs_of_a_broken_model_share_one_budget() -> None:
 
 
 def test_cuda_graphs_are_refused_by_name() -> None:
-    with torch._inductor.config.patch({"triton.cudagraphs": True}):
-        with pytest.raises(lowtide.LowtideError, match="max-autotune-no-cudagraphs"):
-            lowtide.fit(nn.Linear(4, 4), memory_budget="1MiB", backend="inductor")
+    cuda_graphs = torch._inductor.config.patch({"triton.cudagraphs": True})
+    with cuda_graphs, pytest.raises(lowtide.LowtideError, match="max-autotune-no-cudagraphs"):
+        lowtide.fit(nn.Linear(4, 4), memory_budget="1MiB", backend="inductor")
