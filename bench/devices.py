@@ -8,10 +8,11 @@
 Appends a JSON line for each case to FILE. Cases that have a line in FILE, or in a file given by --done, are not run
 again, so that calls go on where others stopped. A case that fails is a line with `error`. Tables: `devices_table.py`.
 
-A step is forward, loss, backward, AdamW, zero_grad. Bytes are those of the caching allocator (on the CPU, of all
-tensors). Cases, in this order: the range of budgets; plain training; every distinct operator measured; nothing rerun
-against plain in turns; peers; six budgets from the least to the plain step's; a budget at each peer's peak;
-bit-equality; half of the memory that the plain step takes; plain once more, to see how the machine has drifted.
+A step is forward, loss, backward (the output held all through), AdamW, zero_grad. Bytes are those of the caching
+allocator (on the CPU, of all tensors). Cases, in this order: the range of budgets; plain training; every distinct
+operator measured; nothing rerun against plain in turns; peers; six budgets from the least to the plain step's; a budget
+at each peer's peak; bit-equality; half of the memory that the plain step takes; plain once more, to see how the machine
+has drifted.
 """
 
 from __future__ import annotations
@@ -239,9 +240,10 @@ class Trial:
         return torch.autocast(DEVICE.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def forward_backward(self) -> Tensor:
-        """The loss, with gradients made."""
+        """The loss, with gradients made; the model's output is held all through, as training loops do."""
         with self.precision():
-            loss = self.workload.loss(self.model(**self.workload.batch))
+            output = self.model(**self.workload.batch)
+            loss = self.workload.loss(output)
         loss.backward()
         return loss.detach()
 
@@ -286,19 +288,17 @@ class Stopwatch:
 
 
 def timed(trial: Trial, steps: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of so many whole steps, and of their forward and backward."""
-    whole, passes = [], []
+    """Milliseconds of so many whole steps one after another, and of their forward and backward."""
+    watch = Stopwatch()
     for _ in range(steps):
-        watch = Stopwatch()
         watch.mark()
         trial.forward_backward()
         watch.mark()
         trial.optimizer.step()
         trial.optimizer.zero_grad()
-        watch.mark()
-        whole.append(watch.milliseconds(0, 2))
-        passes.append(watch.milliseconds(0, 1))
-    return whole, passes
+    watch.mark()
+    begins = range(0, 2 * steps, 2)
+    return [watch.milliseconds(i, i + 2) for i in begins], [watch.milliseconds(i, i + 1) for i in begins]
 
 
 def measured(trial: Trial, *, warm: int = 4) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Makes docs/devices-figures.md from the lines of `bench/devices.py`:
+"""Makes docs/devices-figures.md from the lines of `bench/estimates.py` and `bench/devices.py`:
 
-cat bench/results/devices.jsonl | python bench/devices_table.py > docs/devices-figures.md
+cat bench/results/estimates.jsonl bench/results/devices.jsonl | python bench/devices_table.py > docs/devices-figures.md
 """
 
 from __future__ import annotations
@@ -19,23 +19,52 @@ PEERS = ("every block", "every second block", "every third block", "every fourth
 
 HEAD = """# Figures of devices
 
-Made by `bench/devices_table.py` from the lines of `bench/devices.py`; what is measured is said there. Peaks are all
-that the allocator had handed out at most, *extra* is the step's time above plain training's in the same run.
+Made by `bench/devices_table.py` from the lines of `bench/estimates.py` and `bench/devices.py`, which say what
+is measured.
+"""
+ESTIMATES = """## Estimated and measured costs
+
+Forward and backward in plain PyTorch, and what the sum of all operators' costs makes of it: by the roofline, and by
+measuring each distinct call.
+"""
+STEPS = """Peaks are all that the allocator had handed out at most; *extra* is the step's time above plain training's
+in the same run.
 """
 
 
 def draw(rows: Iterable[Row]) -> str:
     """The page."""
+    rows = list(rows)
     by_workload: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["bench"] == "devices"):
         by_workload.setdefault((row["device"], row["workload"]), {})[row["case"]] = row
-    lines = [HEAD]
+    lines = [HEAD, *_estimates([row for row in rows if row["bench"] == "estimates"])]
     for device in dict.fromkeys(device for device, _ in by_workload):
         found = {name: cases for (where, name), cases in by_workload.items() if where == device}
-        lines += [f"## {device}", "", *_promises(found), "", *_peers(found), ""]
+        lines += [f"## Steps on {device}", "", STEPS, *_promises(found), "", *_peers(found), ""]
         for name, cases in found.items():
             lines += [f"### {name}", "", *_workload(cases), ""]
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _estimates(rows: list[Row]) -> list[str]:
+    if not rows:
+        return []
+    lines = [
+        *(ESTIMATES, "| model | device | calls | distinct | plain ms | roofline | measured | seconds to measure |"),
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['model']} | {_where(row)} | {row['calls']} | {row['distinct']} | "
+            f"{row['plain_ms']:.1f} | × {row['estimated_of_plain']:.2f} | × {row['measured_of_plain']:.2f} | "
+            f"{row['measuring_seconds']:.1f} |"
+        )
+    return [*lines, ""]
+
+
+def _where(row: Row) -> str:
+    return f"{row['device']}, one thread" if row["threads"] == 1 else row["device"]
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -193,4 +222,4 @@ def _workload(cases: dict[str, Row]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(draw(map(json.loads, sys.stdin)) + "\n")
+    sys.stdout.write(draw(map(json.loads, sys.stdin)))

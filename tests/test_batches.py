@@ -96,8 +96,8 @@ class Recurrent(nn.Module):
 
 
 MODELS: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {
-    "perceptron": (MLP, (32,), 260_000),
-    "convolutions": (CONVOLUTIONS, (3, 16, 16), 1_000_000),
+    "perceptron": (MLP, (32,), 230_000),
+    "convolutions": (CONVOLUTIONS, (3, 16, 16), 700_000),
     "recurrent": (Recurrent(), (5, 8), 90_000),
 }
 

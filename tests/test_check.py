@@ -256,7 +256,7 @@ def test_a_gpus_gauge_reads_the_allocator(monkeypatch: pytest.MonkeyPatch) -> No
 
     for name, stand_in in {
         "reset_peak_memory_stats": lambda _: asked.append("reset"),
-        "max_memory_allocated": lambda _: next(peaks),
+        "memory_stats_as_nested_dict": lambda _: {"allocated_bytes": {"all": {"peak": next(peaks)}}},
         "max_memory_reserved": lambda _: 20,
         "current_stream": lambda _: None,
         "Event": Event,

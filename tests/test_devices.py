@@ -13,7 +13,8 @@ from lowtide.fitted import Settings, capture_call
 from lowtide.measure.roofline import H100
 from lowtide.planners import keep_all
 from lowtide.program import Program
-from training import batch_of, case_of
+from training import batch_of
+from zoo import MODELS
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def program_for_h100(model: nn.Module, args: Any, kwargs: Any) -> Program:
     [("vit", {"_scaled_dot_product_efficient_attention"}), ("resnet", {"cudnn_batch_norm"}), ("mlp", set())],
 )
 def test_a_model_on_the_cpu_is_planned_with_the_kernels_of_a_gpu(name: str, kernels: set[str]) -> None:
-    case = case_of(name)
+    case = MODELS[name]()
     program = program_for_h100(case.model, case.args, case.kwargs)
     names = {op.name.split(".")[1] for op in program.ops if op.name.startswith("aten.")}
     assert kernels <= names
@@ -42,7 +43,7 @@ def test_a_model_on_the_cpu_is_planned_with_the_kernels_of_a_gpu(name: str, kern
 
 
 def test_a_model_without_data_and_one_on_the_cpu_are_one_step() -> None:
-    case = case_of("vit")
+    case = MODELS["vit"]()
     there = program_for_h100(case.model, case.args, case.kwargs)
     torch._dynamo.reset()
     args = tuple(x.to("meta") for x in case.args)
@@ -50,7 +51,7 @@ def test_a_model_without_data_and_one_on_the_cpu_are_one_step() -> None:
 
 
 def test_a_faster_device_takes_less_time_and_the_same_memory() -> None:
-    case = case_of("vit")
+    case = MODELS["vit"]()
     plans = {
         name: lowtide.plan(case.model, batch_of(case), memory_budget="80%", device=name, planner="keep_all")
         for name in ("4090", "l40s", "a100", "h100", "h200")
@@ -67,7 +68,7 @@ def test_a_table_of_figures_is_a_device() -> None:
     """A hundred times slower in everything takes a hundred times as long."""
     slow = {"name": "slow", "kind": "cpu", "bandwidth": 1e8, "launch": 0, "flops": dict.fromkeys((8, 4, 2, 1), 1e9)}
     fast = lowtide.Device("fast", "cpu", dict.fromkeys((8, 4, 2, 1), 1e11), 1e10, 0)
-    case = case_of("mlp")
+    case = MODELS["mlp"]()
     options = {"memory_budget": "1TB", "planner": "keep_all"}
     times = [lowtide.plan(case.model, batch_of(case), device=each, **options).time for each in (slow, fast)]
     assert times[0] == pytest.approx(100 * times[1], rel=0.01)
@@ -75,7 +76,7 @@ def test_a_table_of_figures_is_a_device() -> None:
 
 def test_tf32_counts_where_it_is_allowed() -> None:
     """A product in single precision is estimated by the units that eager PyTorch would use."""
-    case = case_of("mlp")
+    case = MODELS["mlp"]()
     fast = lowtide.Device("m", "cuda", dict.fromkeys((8, 4, 2, 1), 1e12), 1e15, 0, single=1e10)
 
     def time() -> int:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from lowtide import device
+
 BENCH = Path(__file__).parents[1] / "bench"
 
 
@@ -89,8 +91,16 @@ def test_blocks_are_found_and_checkpointed(name: str, devices: Any) -> None:
     torch.testing.assert_close(losses[0], losses[2])
 
 
+def test_the_cpu_says_how_far_its_estimates_were() -> None:
+    """As the benchmark's lines have it."""
+    lines = (BENCH / "results" / "estimates.jsonl").read_text().splitlines()
+    rows = [found for found in map(json.loads, lines) if found["threads"] == 1 and "NVIDIA" not in found["device"]]
+    shares = [found["estimated_of_plain"] for found in rows]
+    assert device.CPU.seen == f"{min(shares):.1f} to {max(shares):.1f} times what one core took"
+
+
 def row(case: str, **facts: Any) -> dict[str, Any]:
-    return {"device": "a GPU", "workload": "a model", "case": case, **facts}
+    return {"bench": "devices", "device": "a GPU", "workload": "a model", "case": case, **facts}
 
 
 def test_tables(devices_table: Any) -> None:

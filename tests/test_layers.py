@@ -29,13 +29,15 @@ MAY_IMPORT = {
     "capture": NOUNS | {"referee", "captured", "_compat"},
     "measure": NOUNS | {"referee", "captured", "_compat"},
     "apply": NOUNS | {"referee", "captured", "_compat"},
+    # Inductor's own way through the rooms above it: what can be rerun and what it costs is judged there alike.
+    "compiled": NOUNS | {"referee", "captured", "_compat", "capture", "measure"},
     "planners": NOUNS,  # And not the referee, which judges them.
     "report": NOUNS | {"referee"},
     "solve": NOUNS | {"referee", "planners"},
     "integrations": {"errors", "api"},
     "__init__": {"errors", "program", "plan", "batches", "check", "device", "measure", "api"},
 }
-KNOW_ALL = {"api", "fitted", "planning", "cli", "__main__"}
+KNOW_ALL = {"api", "fitted", "planning", "compiled_fit", "compiled_plan", "compiled_backend", "cli", "__main__"}
 WITHOUT_TORCH = {
     "__init__",
     "errors",

@@ -27,7 +27,7 @@ def last_call(function: Callable[..., object], *inputs: torch.Tensor) -> fx.Node
 
 def ns(action: object, device: Device = DEVICE) -> int:
     program = Program((), (Op("op", Phase.FORWARD, (), ()),))
-    captured = Captured(CPU_DEVICE, program, None, 0, (action,), {}, frozenset(), {})  # type: ignore[arg-type]
+    captured = Captured(CPU_DEVICE, program, None, 0, (action,), {}, frozenset(), {}, frozenset())  # type: ignore[arg-type]
     return estimate(captured, device).ops[0].ns
 
 

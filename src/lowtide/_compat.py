@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import CodeType
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch._C import DispatchKey
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeCopyMode as FakeCopyMode
@@ -567,10 +569,6 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
     return torch._C._AutoDispatchBelowAutograd()
 
 
-# The GPU stopped at an error and takes no more calls from this process.
-DEVICE_IS_LOST: type[RuntimeError] = torch.AcceleratorError
-
-
 def pause_device(seconds: float) -> None:
     """Have the GPU do nothing for about so long, while calls queue up behind."""
     torch.cuda._sleep(int(seconds * 1.8e9))
@@ -623,3 +621,181 @@ def native_parameter_types() -> list[type]:
 def step_hooks_of_all_optimizers() -> tuple[dict[int, Any], dict[int, Any]]:
     """The hooks called before and after any optimizer's step: PyTorch's own dictionaries."""
     return torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks
+
+
+def plain_partition(
+    joint: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """The forward and backward modules that `torch.compile` would compile, its activation_memory_budget left alone.
+
+    That budget would cut elsewhere, and may make random numbers again that differ.
+    """
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    with functorch_config.patch(activation_memory_budget=1.0):
+        return min_cut_rematerialization_partition(joint, inputs, **given)
+
+
+def never_recompute(node: torch.fx.Node) -> None:
+    """Have PyTorch's partitioner save a node, or what is made of it, and never make it again."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def is_unchecked(node: torch.fx.Node) -> bool:
+    """Whether autograd is not to look whether a saved node has been written to since."""
+    return bool(node.meta.get("saved_tensor_with_no_vc_check", False))
+
+
+def saved_descriptions(nodes: Sequence[torch.fx.Node]) -> list[Any]:
+    """AOTAutograd's descriptions of values saved for backward."""
+    from torch._functorch._aot_autograd import descriptors
+
+    plain = descriptors.SavedForBackwardsAOTOutput
+    unchecked = getattr(descriptors, "SavedForBackwardsNoVcCheckAOTOutput", plain)
+    return [(unchecked if is_unchecked(node) else plain)(i) for i, node in enumerate(nodes)]
+
+
+def copy_graph(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy of a graph of Dynamo's, with all that AOTAutograd looks at; a compiler may change it."""
+    import copy
+
+    made = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    made.meta = dict(graph.meta)
+    for name in ("_param_name_to_source", "compile_subgraph_reason"):
+        if hasattr(graph, name):
+            object.__setattr__(made, name, getattr(graph, name))
+    for theirs, mine in zip(graph.graph.nodes, made.graph.nodes, strict=True):
+        if hasattr(theirs, "_dynamo_source"):
+            mine._dynamo_source = theirs._dynamo_source
+    return made
+
+
+class _Partitioner(CustomPartitionerFn):
+    """Inductor's hook for a partitioner: it is known to caches by its fingerprint, and to pickle by that alone."""
+
+    def __init__(self, fingerprint: str, partition: Callable[..., Any] | None = None) -> None:
+        self.fingerprint = fingerprint
+        self.partition = partition
+
+    def __call__(
+        self, joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **given: Any
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        assert self.partition is not None
+        modules: tuple[torch.fx.GraphModule, torch.fx.GraphModule] = self.partition(
+            joint, num_fwd_outputs, lambda: plain_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **given)
+        )
+        return modules
+
+    def uuid(self) -> str:
+        return self.fingerprint
+
+    def __reduce__(self) -> Any:
+        return _Partitioner, (self.fingerprint,)
+
+
+def compile_inductor(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    partition: Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]],
+    written: Callable[[str, str], None],
+    fingerprint: str,
+    options: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """Inductor's callable for a graph of Dynamo's, its joint graph split by `partition(joint, outputs, plain)`.
+
+    `partition` is not called where nothing in the graph needs a gradient; `plain()` gives PyTorch's own two modules.
+    `written(half, code)` gets the code of each half, "forward" or "backward", before this returns: Inductor would wait
+    with backward until it first runs. `fingerprint` tells caches what `partition` does, besides what shows in its two
+    modules. AOTAutograd's own cache looks at neither what is held elsewhere nor the device, so it is left out;
+    Inductor's cache of what it made of the two modules stays.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    def inner(module: torch.fx.GraphModule, example: Sequence[Any], **given: Any) -> Any:
+        made = compile_fx_inner(module, example, **given)
+        written("backward" if given.get("is_backward") else "forward", str(getattr(made, "source_code", "")))
+        return made
+
+    patches = {**options, "custom_partitioner_fn": _Partitioner(fingerprint, partition)}
+    once = functorch_config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True)
+    # Inductor's cache asks for the sizes that tracing has found to vary, and is left out where nobody can say.
+    fake = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    known = [fake.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) else x for x in inputs]
+    with _tracing, once, _reruns_in_turn(), tracing(TracingContext(fake)):
+        compiled: Callable[..., Any] = compile_fx(graph, known, inner_compile=inner, config_patches=patches)
+    return compiled
+
+
+RUN = (
+    "lowtide run"  # Key of a node's meta: the place in the plan of the run it belongs to, and whether that is a rerun.
+)
+
+
+@contextlib.contextmanager
+def _reruns_in_turn() -> Iterator[None]:
+    """Within it, Inductor's scheduler runs nothing again before the plan's turn for it.
+
+    A rerun reads only what is kept, so it could run as early as anyone likes: Inductor fuses it with other copies, or
+    with what reads the same, and its results are then held much too long. Here each waits for the last run of
+    backward's own before it; the dependency orders, and keeps nothing alive.
+    """
+    from torch._inductor.scheduler import Scheduler
+
+    plain = Scheduler.compute_dependencies
+
+    def compute_dependencies(scheduler: Any) -> None:
+        plain(scheduler)
+        _order_reruns(scheduler.nodes)
+
+    Scheduler.compute_dependencies = compute_dependencies
+    try:
+        yield
+    finally:
+        Scheduler.compute_dependencies = plain
+
+
+def _order_reruns(nodes: Sequence[Any]) -> None:
+    from torch._inductor.dependencies import WeakDep
+
+    fake = {"is_fake": True} if "is_fake" in WeakDep.__dataclass_fields__ else {}
+    last: Any = None
+    for node in nodes:
+        origins = getattr(node.node, "origins", ()) if node.node is not None else ()
+        runs = [origin.meta[RUN] for origin in origins if RUN in getattr(origin, "meta", {})]
+        if not runs:
+            continue
+        if not max(runs)[1]:
+            last = node
+        elif last is not None:
+            for buffer in last.get_outputs()[:1]:
+                node.add_fake_dep(WeakDep(buffer.get_name(), mutating_buf=node.get_name(), **fake))
+
+
+def inductor_setting(name: str) -> Any:
+    """What Inductor's configuration says at present, by a name with dots."""
+    from torch._inductor import config
+
+    return reduce(getattr, name.split("."), config)
+
+
+def mode_options(mode: str) -> dict[str, Any]:
+    """What a mode of `torch.compile` sets."""
+    import torch._inductor
+
+    return dict(torch._inductor.list_mode_options(mode))
+
+
+def compiling_options() -> contextlib.AbstractContextManager[Any]:
+    """Dynamo's settings for a call that may trace for Inductor: as plain `torch.compile` has them, but its limits on
+    how often code is compiled, which count over all models, are out of the way, and nothing is given up in silence.
+    """
+    return dynamo_config.patch(
+        recompile_limit=10_000,
+        accumulated_recompile_limit=100_000,
+        fail_on_recompile_limit_hit=True,
+        suppress_errors=False,
+    )

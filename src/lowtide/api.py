@@ -17,6 +17,8 @@ from lowtide import budget as budgets
 from lowtide.batches import Batches
 from lowtide.captured import Captured
 from lowtide.check import Check
+from lowtide.compiled_fit import CompiledCapturing, CompiledFitted, plan_compiled
+from lowtide.compiled_plan import Planning
 from lowtide.device import Device, named, resembling
 from lowtide.errors import LowtideError
 from lowtide.fitted import Fitted, Settings, capture_call
@@ -73,7 +75,8 @@ def fit(
     batch           what the model is called with: a tuple of arguments, a dict of keywords, a Batch of both, or the
                     one argument
     optimizer       the optimizer that will step the model
-    backend         "eager": the kernels of eager PyTorch
+    backend         "eager": the kernels of eager PyTorch; "inductor": the code that torch.compile makes, held to the
+                    budget by what that code holds (in eval mode and without gradients, torch.compile as it is)
     planner         who plans: one of PLANNERS
     loss_inside     whether the model returns its loss; None: it does where an output is a single number
     max_shapes      how many shapes of input are kept planned
@@ -87,14 +90,19 @@ def fit(
     >>> model = fit(model, memory_budget="1MiB")
     >>> model(torch.randn(8, 64)).sum().backward()
     """
-    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes, costs)
-    settings = replace(settings, gauge=partial(gauge_of, optimizer=optimizer, asked=check))
+    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, max_shapes, costs, within=True)
+    if backend == "eager":
+        settings = replace(settings, gauge=partial(gauge_of, optimizer=optimizer, asked=check))
+    elif check:
+        raise LowtideError(
+            'check=True measures the kernels of eager PyTorch; with backend="inductor" the code that Inductor wrote '
+            "is read for what it holds before it runs"
+        )
     unfit(model)
     _refuse_fitted_parts(model)
-    fitted = Fitted(model, settings)
+    fitted = CompiledFitted(model, settings) if backend == "inductor" else Fitted(model, settings)
     if batch is not None:
-        args, kwargs = _arguments(batch)
-        fitted.plan = settings.plan(capture_call(model, args, kwargs, settings))
+        fitted.plan = _planned(model, batch, settings)
     model._compiled_call_impl = fitted
     return model
 
@@ -120,6 +128,7 @@ def plan(
     *,
     memory_budget: int | str,
     optimizer: torch.optim.Optimizer | None = None,
+    backend: str = "eager",
     planner: str = DEFAULT_PLANNER,
     loss_inside: bool | None = None,
     costs: str | None = None,
@@ -128,8 +137,8 @@ def plan(
     """The plan of a training step on `batch` within `memory_budget`, without running it or touching the model.
 
     A model that torch.compile takes whole is only traced, so it may be on the meta device, or need more memory than
-    there is. Raises BudgetTooSmall where nothing fits. `costs` is as in `fit`; where they are measured, every operator
-    runs by itself on random numbers.
+    there is; with backend="inductor" it is compiled too. Raises BudgetTooSmall where nothing fits. `costs` is as in
+    `fit`; where they are measured, every operator runs by itself on random numbers.
 
     `device` plans for another device than the model's: a GPU by name ("h100", "h200", "a100", "l40s", "4090"), "cpu",
     a `lowtide.Device` or a table of its fields, all estimated; or "cuda", the GPU that is here, measured. The plan
@@ -142,8 +151,14 @@ def plan(
     >>> plan(model, torch.randn(8, 64), memory_budget="1MiB", device="h100").costs
     'estimated for h100 (roofline)'
     """
-    settings = _settings(model, memory_budget, optimizer, "eager", planner, loss_inside, 1, costs, device)
+    settings = _settings(model, memory_budget, optimizer, backend, planner, loss_inside, 1, costs, device)
+    return _planned(model, batch, settings)
+
+
+def _planned(model: nn.Module, batch: Any, settings: Settings) -> Plan:
     args, kwargs = _arguments(batch)
+    if isinstance(settings.plan, Planning):
+        return plan_compiled(CompiledCapturing(model, settings), args, kwargs)
     return settings.plan(capture_call(model, args, kwargs, settings))
 
 
@@ -295,22 +310,53 @@ def _settings(
     max_shapes: int,
     costs: str | None,
     device: DeviceLike | None = None,
+    *,
+    within: bool = False,
 ) -> Settings:
-    if backend != "eager":
-        raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager'")
+    here = next((p.device for p in model.parameters()), torch.device("cpu"))
+    return settings_of(
+        here, memory_budget, optimizer, backend, planner, loss_inside, max_shapes, costs, device, within=within
+    )
+
+
+def settings_of(
+    here: torch.device,
+    memory_budget: int | str,
+    optimizer: torch.optim.Optimizer | None = None,
+    backend: str = "eager",
+    planner: str = DEFAULT_PLANNER,
+    loss_inside: bool | None = None,
+    max_shapes: int = 16,
+    costs: str | None = None,
+    device: DeviceLike | None = None,
+    *,
+    within: bool = False,
+) -> Settings:
+    """How a model on the device `here` is fitted, from what users give; `within` has measuring keep to the budget too.
+
+    >>> settings_of(torch.device("cpu"), "1MiB").max_shapes
+    16
+    """
+    if backend not in ("eager", "inductor"):
+        raise LowtideError(f"backend={backend!r} is not there; the backends are: 'eager', 'inductor'")
     if planner not in PLANNERS:
         raise LowtideError(f"planner={planner!r} is not there; the planners are: {', '.join(map(repr, PLANNERS))}")
-    here = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if backend == "inductor" and (costs == "measured" or device is not None):
+        raise LowtideError(
+            'backend="inductor" compiles for the device that the model is on, with estimated costs: leave out device= '
+            'and costs="measured"'
+        )
     target = _target(here, device)
     allowed = budgets.parse(memory_budget, capacity=_capacity(here, target))
+    compiled = Planning(allowed, PLANNERS[planner])
     return Settings(
-        plan=partial(plan_step, budget=allowed, planner=PLANNERS[planner]),
+        plan=compiled if backend == "inductor" else partial(plan_step, budget=allowed, planner=PLANNERS[planner]),
         planner=PLANNERS[planner],
         optimizer=optimizer,
         loss_inside=loss_inside,
         max_shapes=max_shapes,
         device=target,
-        price=_price(here, costs, device, target, None if max_shapes == 1 else allowed),
+        price=_price(here, costs, device, target, allowed if within else None),
     )
 
 

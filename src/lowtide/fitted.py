@@ -400,13 +400,7 @@ class Fitted:
     @contextmanager
     def _tracing(self, code: CodeType) -> Iterator[None]:
         """The front end traces some code: with eager PyTorch's kernels, and no silence where tracing ends."""
-        if not self.call.traced:
-            self.call.traced = True
-            if self._traces:
-                log.info("lowtide: a new shape of input, number %d: planning for it", self._traces + 1)
-            self._traces += 1
-            self._reasons = _compat.graph_breaks()
-        self._codes.add(code)
+        self._begin_tracing(code)
         chosen = kernels.for_tensors(self.model.parameters())
         told = len(self._answers.told)
         with (
@@ -423,6 +417,16 @@ class Fitted:
                 "being compiled: %s. If it then works out something else, the step is that path's, to the last bit.",
                 "; ".join(self._answers.askers),
             )
+
+    def _begin_tracing(self, code: CodeType) -> None:
+        """Note that the front end traces some code of the call under way."""
+        if not self.call.traced:
+            self.call.traced = True
+            if self._traces:
+                log.info("lowtide: a new shape of input, number %d: planning for it", self._traces + 1)
+            self._traces += 1
+            self._reasons = _compat.graph_breaks()
+        self._codes.add(code)
 
     def share_constants(self, joint: fx.GraphModule) -> None:
         """Have a graph use the constants of the graphs before it, where they are the same."""
@@ -478,10 +482,14 @@ class Fitted:
         call.planned = True
         if slot.whole:
             reached = Reached((slot.captured,), self.with_constants(call.held), added=call.added)
-            self.plan = self.settings.plan(reached)
+            self.plan = self.planned(reached)
             self.watch.expect(self.plan, reached.held, call.first)
             return self.plan.runs
         return slot.least
+
+    def planned(self, reached: Reached) -> Plan:
+        """The plan of a step."""
+        return self.settings.plan(reached)
 
     def _plan_together(self, call: Call, unplanned: Outside) -> None:
         """Plan one budget over all the graphs of the call; those whose plan changes are written anew next time."""
@@ -504,7 +512,7 @@ class Fitted:
                 "lowtide: this model is several graphs that use the same tensor, some of them more than once. Its "
                 "gradient is added up graph by graph, where plain PyTorch adds use by use: the last bit may differ."
             )
-        self.plan = self.settings.plan(reached)
+        self.plan = self.planned(reached)
         self.watch.expect(self.plan, reached.held, call.first)
         log.info(
             "lowtide: the model is %d graphs, and one budget is planned over all of them. Reasons: %s",
@@ -548,7 +556,7 @@ def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings, *
     A model that the front end takes whole is only traced. One that it breaks into several graphs has to run its forward
     pass between them; its buffers and the random generators are put back. Without `run` it is refused.
     """
-    with _undisturbed(model):
+    with undisturbed(model):
         try:
             Capturing(model, settings, run=run)(*args, **kwargs)
         except Captures as captures:
@@ -557,7 +565,7 @@ def capture_call(model: nn.Module, args: Any, kwargs: Any, settings: Settings, *
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[None]:
     """Train mode within; buffers, generators and every module's mode are as before afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]

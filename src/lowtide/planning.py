@@ -15,6 +15,7 @@ from lowtide import referee
 from lowtide.budget import show
 from lowtide.capture import step
 from lowtide.captured import Captured
+from lowtide.compiled.partitioned import Partitioned
 from lowtide.errors import BudgetTooSmall, PlanMismatch
 from lowtide.frontier import Frontier
 from lowtide.measure.held import Held
@@ -38,7 +39,7 @@ class Reached:
     added    whether its gradients are added to those that are there, and go
     """
 
-    graphs: tuple[Captured, ...]
+    graphs: tuple[Captured | Partitioned, ...]
     held: Held
     ran: tuple[Runs, ...] = ()
     added: bool = False

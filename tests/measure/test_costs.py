@@ -16,18 +16,18 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import lowtide
-from lowtide import referee
+from lowtide import api, referee
 from lowtide.errors import LowtideError
 from lowtide.fitted import Settings, capture_call
 from lowtide.measure.arguments import Arguments
 from lowtide.measure.cache import Cache
 from lowtide.measure.clock import Cost, CpuClock
-from lowtide.measure.costs import Measured
+from lowtide.measure.costs import Estimated, Measured
 from lowtide.measure.signature import signature
 from lowtide.planners import keep_all
 from lowtide.planning import Reached
 from lowtide.progress import Progress
-from training import batch_of, case_of
+from training import batch_of
 from zoo import MODELS
 
 CPU = torch.device("cpu")
@@ -58,6 +58,9 @@ class Counting:
 
     def room(self) -> int | None:
         return self.free
+
+    def alive(self) -> bool:
+        return True
 
     def clean(self) -> None:
         pass
@@ -160,6 +163,20 @@ def test_a_call_that_fails_is_estimated_by_name(tmp_path: Path) -> None:
     assert "aten.addmm.default (OutOfMemoryError: no room)" in found.costs
 
 
+def test_a_device_that_is_lost_ends_it(tmp_path: Path) -> None:
+    """An error after which the GPU takes no more calls is no reason to go on estimating."""
+
+    class Lost(Counting):
+        def cost(self, call: Callable[[], Any], seconds: float) -> Cost:
+            raise torch.AcceleratorError("device-side assert triggered")
+
+        def alive(self) -> bool:
+            return False
+
+    with pytest.raises(torch.AcceleratorError):
+        reached(layers(1), torch.randn(8, 16), Lost(), tmp_path)
+
+
 def test_progress_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 5.0, 6.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
@@ -173,7 +190,7 @@ def test_progress_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.
 @pytest.mark.parametrize("name", ["vit", "lstm", "llama", "unet"])
 def test_all_of_a_real_step_is_measured(name: str) -> None:
     """Indices in range, workspaces made by the operators that want them: nothing is left to estimate."""
-    case = case_of(name)
+    case = MODELS[name]()
     plan = lowtide.plan(case.model, batch_of(case), memory_budget="1TB", planner="keep_all", costs="measured")
     assert plan.costs.startswith("measured on ")
     assert "estimated" not in plan.costs
@@ -246,6 +263,7 @@ def test_tensors_lie_in_memory_as_they_did() -> None:
         torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
         torch.zeros(4, dtype=torch.float8_e4m3fn),
         torch.zeros(0, 4),
+        torch.zeros(2, dtype=torch.uint64),
         torch.zeros((), dtype=torch.complex64),
     ):
         made = Arguments(CPU).like(like)
@@ -260,7 +278,7 @@ def test_the_same_tensor_twice_is_one_tensor() -> None:
 
 
 def test_costs_are_estimated_on_the_cpu_unless_asked_for() -> None:
-    case = case_of("mlp")
+    case = MODELS["mlp"]()
     plan = lowtide.plan(case.model, batch_of(case), memory_budget="1TB", planner="keep_all")
     assert plan.costs.startswith("estimated for cpu (roofline")
 
@@ -279,7 +297,7 @@ def test_costs_are_estimated_on_the_cpu_unless_asked_for() -> None:
     ],
 )
 def test_what_cannot_be_had_is_refused(options: dict[str, Any], words: str) -> None:
-    case = case_of("mlp")
+    case = MODELS["mlp"]()
     with pytest.raises(LowtideError, match=words):
         lowtide.plan(case.model, batch_of(case), **{"memory_budget": "1TB", **options})
 
@@ -291,8 +309,34 @@ def test_a_model_without_data_cannot_be_measured() -> None:
         lowtide.plan(model, x, memory_budget="1TB", costs="measured")
 
 
+def test_on_a_gpu_costs_are_measured_unless_estimates_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And from elsewhere for the GPU that is here."""
+    monkeypatch.setattr(api, "clock_of", lambda device: Counting(device=device, name="NVIDIA H200"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    gpu, meta = torch.device("cuda", 0), torch.device("meta")
+    assert isinstance(api._price(gpu, None, None, None, None), Measured)
+    assert isinstance(api._price(gpu, "estimated", None, None, None), Estimated)
+    assert isinstance(api._price(meta, None, "cuda", None, None), Measured)
+    assert isinstance(api._price(gpu, None, "a100", lowtide.device.A100, None), Estimated)
+    assert api._target(meta, "cuda") is lowtide.device.H200
+    with pytest.raises(LowtideError, match="needs the device"):
+        api._price(gpu, "measured", "a100", lowtide.device.A100, None)
+    with pytest.raises(LowtideError, match="planned for GPUs"):
+        api._target(gpu, "cpu")
+
+
 def test_fitting_measures_when_asked() -> None:
     case = MODELS["mlp"]()
     lowtide.fit(case.model, memory_budget="1TB", costs="measured", planner="keep_all")
     case.step()
     assert case.model._compiled_call_impl.plan.costs.startswith("measured on ")
+
+
+def test_fit_measures_within_its_budget_and_plan_within_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int | None] = []
+    monkeypatch.setattr(api, "_price", lambda *args: seen.append(args[-1]) or Estimated())
+    model, x = nn.Linear(4, 1), torch.ones(2, 4)
+    lowtide.fit(model, memory_budget=5000, max_shapes=1)
+    lowtide.plan(model, x, memory_budget=5000)
+    assert seen == [5000, None]

@@ -16,7 +16,7 @@ from lowtide.fitted import Settings, capture_call
 from lowtide.measure.flops import flops
 from lowtide.measure.signature import call_of
 from lowtide.planners import keep_all
-from training import case_of
+from zoo import MODELS
 
 aten = torch.ops.aten
 
@@ -114,7 +114,7 @@ PRODUCING = ("mm", "conv", "attention", "rnn", "lstm", "gru", "linear", "dot", "
 @pytest.mark.parametrize("name", ["resnet", "vit", "lstm", "unet"])
 def test_no_product_of_the_zoo_is_free(name: str) -> None:
     torch._dynamo.reset()
-    case = case_of(name)
+    case = MODELS[name]()
     calls = _calls(case.model, case.args, case.kwargs)
     products = [node for node in calls if any(word in str(node.target) for word in PRODUCING)]
     assert products

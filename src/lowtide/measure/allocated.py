@@ -33,17 +33,17 @@ def peak_of(device: torch.device | str, step: Callable[[], object], *, holding: 
 def allocated(device: torch.device) -> int:
     """Bytes that the caching allocator of a CUDA device has handed out, rounding included; 0 on other devices.
 
-    What every training step on the device needs is there from then on: the workspaces that cuBLAS keeps, one for the
-    thread that calls and one for autograd's.
+    What every training step on the device needs is there from then on: the workspaces that cuBLAS keeps for the stream,
+    one for the thread that calls and one for autograd's.
     """
     if device.type != "cuda":
         return 0
-    _take_workspaces(device, threading.get_ident())
+    _take_workspaces(device, threading.get_ident(), torch.cuda.current_stream(device).cuda_stream)
     return int(torch.cuda.memory_allocated(device))
 
 
 @functools.cache
-def _take_workspaces(device: torch.device, _: int) -> None:
+def _take_workspaces(device: torch.device, thread: int, stream: int) -> None:
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         x = torch.ones(16, 16, device=device, requires_grad=True)
         torch.nn.functional.linear(x @ x, x, x[0]).sum().backward()

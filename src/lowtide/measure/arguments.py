@@ -119,7 +119,8 @@ class Arguments:
         if tensor.dtype is torch.bool:
             base.random_(0, 2, generator=self._generator)
         elif not (tensor.is_floating_point() or tensor.is_complex()):
-            base.random_(0, max(1, limit), generator=self._generator)
+            # Few types of integers can be drawn on every device; all can be set to 0.
+            base.random_(0, limit, generator=self._generator) if limit > 1 else base.zero_()
         elif size == 1:
             # Small numbers of eight bits: any bits below the sign and the exponent's end are one.
             base.view(torch.uint8).random_(0, 64, generator=self._generator)

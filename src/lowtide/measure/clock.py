@@ -45,14 +45,20 @@ class Clock(Protocol):
     def room(self) -> int | None:
         """Bytes that may still be taken; None where that cannot be said."""
 
+    def alive(self) -> bool:
+        """Whether the device still takes calls, after one that failed on it."""
+
     def clean(self) -> None:
         """Give back what measuring has left behind."""
 
 
 class CpuClock:
-    """Times calls by the processor's clock. What a call takes from the allocator for itself cannot be seen."""
+    """Times calls by the clock; where one thread does all the work by that thread's own, which stands still while other
+    programs have the processor. What a call takes from the allocator for itself cannot be seen.
+    """
 
     def __init__(self) -> None:
+        self._timer = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
         self.device = torch.device("cpu")
         self.name = _processor()
 
@@ -61,13 +67,24 @@ class CpuClock:
 
     def cost(self, call: Callable[[], Any], seconds: float) -> Cost:
         call()
-        once = _clocked(call, 1)
+        once = self._clocked(call, 1)
         calls = max(1, min(MOST_CALLS, int(seconds / TURNS / max(once, 1e-9))))
-        turns = [once] if calls == 1 and once * TURNS > 2 * seconds else [_clocked(call, calls) for _ in range(TURNS)]
+        turns = (
+            [once] if calls == 1 and once * TURNS > 2 * seconds else [self._clocked(call, calls) for _ in range(TURNS)]
+        )
         return Cost(int(1e9 * statistics.median(turns)), 0)
+
+    def _clocked(self, call: Callable[[], Any], calls: int) -> float:
+        begun = self._timer()
+        for _ in range(calls):
+            call()
+        return (self._timer() - begun) / calls
 
     def room(self) -> int | None:
         return None
+
+    def alive(self) -> bool:
+        return True
 
     def clean(self) -> None:
         pass
@@ -94,14 +111,22 @@ class CudaClock:
             call()  # Chooses algorithms, and takes what libraries keep for good.
             workspace = self._workspace(call)
             once, launch = self._elapsed(call, 3, 0.0005)
-            calls = max(1, min(MOST_CALLS, int(seconds / TURNS / max(once, 1e-7))))
+            pause = 1.2 * launch  # For each call of a batch, so that all are queued before the first one runs.
+            calls = max(1, min(MOST_CALLS, int(seconds / TURNS / max(once + pause, 1e-7))))
             turns = TURNS if once * TURNS < 2 * seconds else 1
-            found = [self._elapsed(call, calls, 1.2 * launch * calls)[0] for _ in range(turns)]
+            found = [self._elapsed(call, calls, pause * calls)[0] for _ in range(turns)]
         return Cost(int(1e9 * statistics.median(found)), workspace)
 
     def room(self) -> int | None:
         free, _ = torch.cuda.mem_get_info(self.device)
         return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
+
+    def alive(self) -> bool:
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return False
+        return True
 
     def clean(self) -> None:
         torch.cuda.empty_cache()
@@ -155,10 +180,3 @@ def _processor() -> str:
 def clock_of(device: torch.device) -> Clock:
     """The clock for a device that is here."""
     return CudaClock(device) if device.type == "cuda" else CpuClock()
-
-
-def _clocked(call: Callable[[], Any], calls: int) -> float:
-    begun = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - begun) / calls

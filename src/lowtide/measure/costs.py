@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,12 +19,12 @@ from lowtide.measure.arguments import Arguments
 from lowtide.measure.cache import Cache, folder
 from lowtide.measure.clock import Clock, Cost
 from lowtide.measure.roofline import device_like, estimate
-from lowtide.measure.signature import call_of, obstacle, signature
+from lowtide.measure.signature import call_of, obstacle, signature, tensors_in
 from lowtide.program import Op
 from lowtide.progress import Progress
 
 log = logging.getLogger("lowtide")
-SECONDS = 6.0  # For all distinct calls of a graph together, where they are many.
+SECONDS = 5.0  # For all distinct calls of a graph together, where they are many.
 MOST_SECONDS = 0.04  # For one.
 _TOGETHER = 100  # Costs written to disk at once.
 
@@ -114,9 +114,9 @@ class Measured:
             return f"its tensors take {lacking} bytes more than there are"
         try:
             return self._clock.cost(_callable(action, arguments), seconds)
-        except _compat.DEVICE_IS_LOST:
-            raise
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if not self._clock.alive():
+                raise
             return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
     def _room(self) -> float:
@@ -175,9 +175,4 @@ def _bytes(action: Action) -> int:
         nodes = [action.source, action.source]
     else:
         nodes = [call.node, *call.node.all_input_nodes] if call is not None else []
-    return sum(t.numel() * t.element_size() for node in nodes for t in _tensors(node.meta.get("val")))
-
-
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    items = value if isinstance(value, (tuple, list)) else [value]
-    return [item for item in items if isinstance(item, torch.Tensor)]
+    return sum(t.numel() * t.element_size() for node in nodes for t in tensors_in(node.meta.get("val")))

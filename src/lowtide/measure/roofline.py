@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
 
 from lowtide import _compat
-from lowtide.captured import Action, Call, Captured, Snapshot
+from lowtide.captured import Action, Captured, Snapshot
 from lowtide.device import CPU, H100, Device
 from lowtide.measure.flops import flops
+from lowtide.measure.signature import call_of, tensors_in
 from lowtide.program import Program
 
 
@@ -32,7 +31,7 @@ def device_like(kind: str) -> Device:
 def _ns(action: Action, device: Device) -> int:
     if isinstance(action, Snapshot):
         return device.launch + _traffic_ns([action.source, action.source], device)
-    call = action if isinstance(action, Call) else getattr(action, "call", None)
+    call = call_of(action)
     if call is None:
         return 0
     node = call.node
@@ -41,7 +40,7 @@ def _ns(action: Action, device: Device) -> int:
 
 
 def _traffic_ns(nodes: list[fx.Node], device: Device) -> int:
-    count = sum(t.numel() * t.element_size() for node in nodes for t in _tensors(node))
+    count = sum(t.numel() * t.element_size() for node in nodes for t in tensors_in(node.meta.get("val")))
     return int(count / device.bandwidth * 1e9)
 
 
@@ -56,11 +55,4 @@ def _speed(node: fx.Node, device: Device) -> float:
 
 
 def _item_bytes(node: fx.Node) -> int:
-    return max((t.element_size() for t in _tensors(node)), default=4)
-
-
-def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
-    value: Any = node.meta.get("val")
-    for item in value if isinstance(value, (tuple, list)) else (value,):
-        if isinstance(item, torch.Tensor):
-            yield item
+    return max((t.element_size() for t in tensors_in(node.meta.get("val"))), default=4)

@@ -56,7 +56,7 @@ def obstacle(action: Action) -> str:
 
 
 def _sizes_obstacle(nodes: list[fx.Node]) -> str:
-    for tensor in (t for node in nodes for t in _tensors(node.meta.get("val"))):
+    for tensor in (t for node in nodes for t in tensors_in(node.meta.get("val"))):
         if tensor.layout is not torch.strided:
             return "its tensors are not dense"
         if not all(type(size) is int for size in (*tensor.shape, *tensor.stride(), tensor.storage_offset())):
@@ -64,7 +64,8 @@ def _sizes_obstacle(nodes: list[fx.Node]) -> str:
     return ""
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors that a node stands for, by what tracing recorded of it."""
     items = value if isinstance(value, (tuple, list)) else [value]
     return [item for item in items if isinstance(item, torch.Tensor)]
 
