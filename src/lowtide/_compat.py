@@ -720,7 +720,8 @@ def compile_inductor(
         written("backward" if given.get("is_backward") else "forward", str(getattr(made, "source_code", "")))
         return made
 
-    patches = {**options, "custom_partitioner_fn": _Partitioner(fingerprint, partition)}
+    # Partitions are for CUDA graphs only; some releases make them all the same, and the code is then in several pieces.
+    patches = {"graph_partition": False, **options, "custom_partitioner_fn": _Partitioner(fingerprint, partition)}
     once = functorch_config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True)
     # Inductor's cache asks for the sizes that tracing has found to vary, and is left out where nobody can say.
     fake = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)

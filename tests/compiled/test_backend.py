@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -40,6 +41,12 @@ def test_it_is_registered_by_its_entry_point() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     module, _, name = project["project"]["entry-points"]["torch_dynamo_backends"]["lowtide"].partition(":")
     assert getattr(import_module(module), name) is backend
+
+
+def test_the_example_runs_as_printed() -> None:
+    (example,) = doctest.DocTestFinder(recurse=False).find(backend, globs={**globals()})
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_a_budget_must_be_given() -> None:

@@ -66,6 +66,20 @@ def test_the_budget_that_the_error_names_works_and_less_does_not() -> None:
     assert times[0] > times[-1]
 
 
+def test_a_plan_is_compiled_and_not_run_and_is_what_fit_then_carries_out() -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 32), Total())
+    batch = torch.randn(128, 32)
+    plan = lowtide.plan(model, batch, memory_budget="1MiB", backend="inductor")
+    assert model[1].num_batches_tracked == 0
+    mine = lowtide.fit(model, memory_budget="1MiB", backend="inductor", batch=batch)
+    assert model[1].num_batches_tracked == 0
+    assert plan_of(mine) == plan
+    mine(batch).backward()
+    assert plan_of(mine) == plan
+    assert model[1].num_batches_tracked == 1
+    assert lowtide.unfit(mine)._compiled_call_impl is None
+
+
 def test_without_training_it_is_plain_compile() -> None:
     torch.manual_seed(0)
     model = RunningMean()

@@ -203,7 +203,13 @@ class _Run:
         kwargs = {keyword.arg: real(keyword.value) for keyword in call.keywords if keyword.arg is not None}
         if "out" in kwargs:
             return None
-        return _as_views(function(*args, **kwargs), given)
+        try:
+            return _as_views(function(*args, **kwargs), given)
+        except NotImplementedError as error:
+            raise UnsupportedModel(
+                f"{name} cannot tell the shapes of its results, so Lowtide cannot say what code that calls it holds: "
+                "give the operator a kernel for the meta device (torch.library.register_fake)"
+            ) from error
 
     def _operand(self, expression: ast.expr) -> Any:
         """An argument of a call: a tensor, a list with tensors, or a constant."""
