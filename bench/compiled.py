@@ -112,7 +112,12 @@ def measure(name: str, case: str) -> dict[str, Any]:
     loss = once().item()
     first = time.perf_counter() - begun
     gradient = sum(p.grad.double().square().sum().item() for p in step.parameters() if p.grad is not None)
-    found = {"loss": loss, "gradient": gradient, "first_seconds": round(first, 2), **memory(device, step, once)}
+    found = {
+        "loss": loss,
+        "gradient": gradient,
+        "first_seconds": round(first, 2),
+        **memory(device, step, workload, once),
+    }
     found["ms"] = round(statistics.median(timed(device, once) for _ in range(STEPS)), 3)
     fitted = step._compiled_call_impl
     if isinstance(getattr(fitted, "plan", None), lowtide.Plan):
@@ -127,7 +132,7 @@ def measure(name: str, case: str) -> dict[str, Any]:
     return found
 
 
-def memory(device: torch.device, step: Step, once: Callable[[], Tensor]) -> dict[str, int]:
+def memory(device: torch.device, step: Step, workload: Workload, once: Callable[[], Tensor]) -> dict[str, int]:
     """Bytes at the peak of a step, all of them: by CUDA's allocator, or by what the CPU's gives out."""
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -139,7 +144,8 @@ def memory(device: torch.device, step: Step, once: Callable[[], Tensor]) -> dict
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from allocated import most_allocated
 
-    there = sum(t.numel() * t.element_size() for t in (*step.parameters(), *step.buffers()))
+    held = (*step.parameters(), *step.buffers(), *workload.batch.values())
+    there = sum(tensor.numel() * tensor.element_size() for tensor in held)
     return {"peak": there + most_allocated(once)}
 
 

@@ -18,7 +18,7 @@ from lowtide.planning import Reached, least, plan_step
 
 ROUNDS = 5  # plans that are compiled until one fits, at most, and the one of least memory besides
 ENOUGH = 3  # of them, where one fits
-LOOKS = 4  # plans that are looked at for each of them, by what their code is expected to hold
+LOOKS = 2  # plans that are looked at for each of them, by what their code is expected to hold
 CLOSE = 0.02  # share of the budget that may stay unused before a faster plan is looked for
 
 
@@ -74,11 +74,9 @@ class Whole:
             expected = expected_peak(self.parts, plan.runs)
             if expected <= allowed and (best is None or plan.time < best.time):
                 best = plan
-            elif best is not None or (expected <= allowed and not plan.reruns):
+            if not plan.reruns or 0 <= allowed - expected <= CLOSE * allowed:
                 break
-            if expected == allowed or (expected <= allowed and not plan.reruns):
-                break
-            asked += allowed - expected
+            asked += allowed - expected  # What is written in place leaves room for more.
         return best if best is not None else least(program, self.planning.planner)
 
     def settle(self, compiled: Callable[[Plan], Peaks]) -> Plan:

@@ -11,6 +11,7 @@ from torch import nn
 import lowtide
 from compiled.models import Broken, RunningMean, Tied, Total
 from compiled.steps import measured, same, trace
+from zoo import MODELS
 
 WORDS = torch.arange(16 * 24).reshape(16, 24) % 20
 HIDDEN = 500  # bytes that an operator takes and gives back inside itself
@@ -103,6 +104,20 @@ def test_backward_reads_a_buffer_as_it_was_before_it_was_written_to() -> None:
         assert one is not None
         assert other is not None
         torch.testing.assert_close(one, other)
+
+
+def test_nothing_that_reads_a_buffer_runs_again_once_it_was_written_to() -> None:
+    """At the least budget, where all runs again that may."""
+    case = MODELS["running_mean"]()
+    plain = copy.deepcopy(case)
+    expected = trace(plain.model, lambda *batch: plain.loss(plain.model(*batch)), *case.args)
+    with pytest.raises(lowtide.BudgetTooSmall) as refused:
+        fitted(case.model, 1000)(*case.args)
+    mine = fitted(case.model, refused.value.needed)
+    for one, other in zip(trace(mine, lambda *batch: case.loss(mine(*batch)), *case.args), expected, strict=True):
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other)
+    assert plan_of(mine).reruns > 0
 
 
 def test_graphs_of_a_broken_model_share_one_budget() -> None:

@@ -20,7 +20,7 @@ code that Inductor writes, which `code.py` reads: plans are corrected by that, n
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -97,9 +97,12 @@ class _Group:
     ancestors: set[int] = field(default_factory=set)
 
 
-def kernels(graph: fx.Graph) -> list[Kernel]:
-    """The kernels of a forward or a backward graph, in an order in which each comes after what it reads."""
-    return _Grouping(graph).kernels()
+def kernels(graph: fx.Graph, alone: Collection[fx.Node] = ()) -> list[Kernel]:
+    """The kernels of a forward or a backward graph, in an order in which each comes after what it reads.
+
+    Calls in `alone` are kept apart from all others, so that whether they can run again is no matter of others.
+    """
+    return _Grouping(graph, frozenset(alone)).kernels()
 
 
 def base(node: fx.Node) -> Iterator[fx.Node]:
@@ -137,8 +140,9 @@ def is_free(node: fx.Node) -> bool:
 
 
 class _Grouping:
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, alone: frozenset[fx.Node]) -> None:
         self.graph = graph
+        self.alone = alone
         self.groups: dict[int, _Group] = {}
         self.group_of: dict[fx.Node, int] = {}
         self.output = graph.find_nodes(op="output")[0]
@@ -156,7 +160,7 @@ class _Grouping:
             self._join(node, self.group_of[_first(node)])
             return
         before = {self.group_of[source] for source in self._sources(node) if source in self.group_of}
-        size, reduced = _sizes(node)
+        size, reduced = _sizes(node) if node not in self.alone else (None, 0)
         if size is not None:
             fitting = sorted(number for number in before if self._takes(number, size, reduced))
             chosen: int | None = None

@@ -21,7 +21,8 @@ from lowtide.capture import hazards, source
 from lowtide.capture.joint import device_of
 from lowtide.capture.step import ENTER, LEAVE
 from lowtide.captured import GIVE
-from lowtide.compiled.kernels import Kernel, base, kernels
+from lowtide.compiled.kernels import Kernel, base, is_view, kernels
+from lowtide.compiled.written import written
 from lowtide.errors import UnsupportedModel
 from lowtide.program import Op, Phase, Program, Role, Value
 
@@ -69,6 +70,18 @@ def partitioned(
     return _Builder(forward, backward, outputs, frozenset(handed_on)).build()
 
 
+def reads_of_written(graph: fx.Graph, outputs: int) -> set[fx.Node]:
+    """Calls of a forward graph that read an input which the step writes to: run again, they would find it changed."""
+    inputs = set(written(graph, outputs))
+    return {
+        node
+        for node in graph.nodes
+        if node.op == "call_function"
+        and not is_view(node)
+        and any(source in inputs for argument in node.all_input_nodes for source in base(argument))
+    }
+
+
 def is_tangent(node: fx.Node) -> bool:
     """Whether an input of the backward graph is the gradient of an output."""
     return node.op == "placeholder" and "tangents" in str(node.target)
@@ -87,6 +100,7 @@ class _Builder:
         self.made: list[Kernel | None] = []
         self.value_of: dict[fx.Node, int] = {}
         self.returned: set[int] = set()
+        self.bound: set[fx.Node] = set()
 
     def build(self) -> Partitioned:
         first, second = self.forward.graph, self.backward.graph
@@ -94,7 +108,8 @@ class _Builder:
         for node in first.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self._value(node, Role.STATIC)
-        for kernel in kernels(first):
+        self.bound = reads_of_written(first, self.outputs)
+        for kernel in kernels(first, self.bound):
             self._kernel(kernel, Phase.FORWARD, [])
         results = _results(first)
         left = self._token("left")
@@ -152,6 +167,8 @@ class _Builder:
             if _is_written(node):
                 self.value_of[node] = next(v for n in base(_argument(node)) for v in self._values(n))
         once = next(filter(None, (_why_once(node, self.kind) for node in kernel.nodes)), "")
+        if not self.bound.isdisjoint(kernel.nodes):
+            once = "it reads an input that the step writes to"
         where = next(filter(None, map(source.where, kernel.nodes)), "")
         name = " ".join(dict.fromkeys(_name(node) for node in kernel.nodes if not _is_part(node)))
         self._op(name, phase, reads, writes, once, where=where)

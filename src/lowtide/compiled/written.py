@@ -19,7 +19,7 @@ def protect(joint: fx.GraphModule, outputs: int) -> None:
     graph = joint.graph
     results = list(graph.find_nodes(op="output")[0].args[0])
     needed = _ancestors([node for node in results[outputs:] if isinstance(node, fx.Node)])
-    for node in _written(graph, outputs):
+    for node in written(graph, outputs):
         readers = [user for user in node.users if user.op == "call_function" and not _writes_to(user, node)]
         if not any(user in needed for user in readers):
             continue
@@ -34,7 +34,7 @@ def protect(joint: fx.GraphModule, outputs: int) -> None:
     joint.recompile()
 
 
-def _written(graph: fx.Graph, outputs: int) -> list[fx.Node]:
+def written(graph: fx.Graph, outputs: int) -> list[fx.Node]:
     """The inputs that are written to: within the graph, or after it, by what it returns for them."""
     descriptions = _compat.output_descriptions(graph)[:outputs]
     after = {_compat.mutated_input(description) for description in descriptions} - {None}
