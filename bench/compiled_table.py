@@ -56,7 +56,7 @@ def label(row: Row) -> str:
     return names.get(kind) or f"Lowtide in {int(number) / 2**20:.2f} MiB"
 
 
-def page(rows: list[Row]) -> str:
+def draw(rows: list[Row]) -> str:
     """The whole page."""
     by = sorted(rows, key=lambda row: (row["device"], row["workload"]))
     parts = [HEAD]
@@ -66,4 +66,4 @@ def page(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page([json.loads(line) for line in sys.stdin]))
+    sys.stdout.write(draw([json.loads(line) for line in sys.stdin]))

@@ -55,6 +55,7 @@ def test_every_planner_has_its_page() -> None:
         ("curves", "budgets.svg", ("budgets",)),
         ("budgets", "budgets.md", ("budgets", "optimum", "speed")),
         ("devices_table", "../devices-figures.md", ("estimates",)),
+        ("compiled_table", "../compiled_steps.md", ("compiled",)),
     ],
 )
 def test_what_is_made_from_the_lines_is_up_to_date(

@@ -50,7 +50,7 @@ def test_every_storage_is_held_from_the_line_that_makes_it_to_its_last_name() ->
 
 
 def test_what_the_allocator_rounds_to_counts() -> None:
-    ledger = Ledger(unit=512)
+    ledger = Ledger(kind="cuda")
     carry_out(CODE, [blank(torch.empty(8, 8)), blank(torch.empty(16, 8))], ledger)
     assert ledger.now == 512 + 512
 

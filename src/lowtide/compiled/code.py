@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from lowtide.allocator import charged
 from lowtide.errors import UnsupportedModel
 
 # What allocates, in all of Inductor's code for CPUs and GPUs.
@@ -42,13 +43,13 @@ class View:
 class Ledger:
     """Bytes alive, storage by storage.
 
-    unit   bytes to which the allocator rounds
+    kind   of the device, whose allocator counts
     now    bytes alive
     peak   the most so far
     at     the call at which that was; empty until the call comes for which there was allocated
     """
 
-    unit: int = 1
+    kind: str = "cpu"
     now: int = 0
     peak: int = 0
     at: str = ""
@@ -64,7 +65,7 @@ class Ledger:
         for block in _blocks(value):
             self._names[block] += 1
             if self._names[block] == 1:
-                self.now += -(-block.size // self.unit) * self.unit
+                self.now += charged(block.size, self.kind)
         if self.now > self.peak:
             self.peak, self.at = self.now, line
 
@@ -74,7 +75,7 @@ class Ledger:
             self._names[block] -= 1
             if self._names[block] == 0:
                 del self._names[block]
-                self.now -= -(-block.size // self.unit) * self.unit
+                self.now -= charged(block.size, self.kind)
 
 
 def blank(like: Any) -> Any:

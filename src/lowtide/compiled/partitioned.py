@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from lowtide import _compat
+from lowtide.allocator import charged
 from lowtide.capture import hazards, source
 from lowtide.capture.joint import device_of
 from lowtide.capture.step import ENTER, LEAVE
@@ -41,7 +42,7 @@ class Partitioned:
     outputs    how many of forward's outputs are the caller's or written back; those after are saved
     kernels    what each op runs; None for leave, enter and the handing over of gradients
     entered    the op at which backward begins
-    unit       bytes to which the device's allocator rounds
+    kind       of the device, whose allocator counts
     handed_on  positions of inputs that something before the graph made, whose gradients are handed on
     costs      where the program's nanoseconds come from, in words; empty where it has none
     """
@@ -53,7 +54,7 @@ class Partitioned:
     outputs: int
     kernels: tuple[Kernel | None, ...]
     entered: int
-    unit: int
+    kind: str
     handed_on: frozenset[int]
     costs: str = ""
 
@@ -94,7 +95,6 @@ class _Builder:
         self.forward, self.backward, self.outputs, self.handed_on = forward, backward, outputs, handed_on
         self.device = device_of(forward.graph)
         self.kind = "cpu" if self.device.type == "meta" else self.device.type
-        self.unit = 512 if self.kind == "cuda" else 1
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.made: list[Kernel | None] = []
@@ -134,7 +134,7 @@ class _Builder:
             outputs=self.outputs,
             kernels=tuple(self.made),
             entered=entered,
-            unit=self.unit,
+            kind=self.kind,
             handed_on=self.handed_on,
         )
 
@@ -147,7 +147,7 @@ class _Builder:
         tensor = node.meta.get("val")
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != self.device.type:
             return 0
-        return -(-tensor.numel() * tensor.element_size() // self.unit) * self.unit
+        return charged(tensor.numel() * tensor.element_size(), self.kind)
 
     def _token(self, name: str, size: int = 0, role: Role = Role.ACTIVATION) -> int:
         self.values.append(Value(name, size, role))
@@ -203,7 +203,7 @@ class _Builder:
         if not _compat.INCOMING_GRADIENTS_ARE_FREED:
             self.returned.update(writes)
         begun = self._token("entered", role=Role.GRADIENT)
-        loss = self._token("loss and its gradient", 2 * max(8, self.unit), Role.OUTPUT)
+        loss = self._token("loss and its gradient", 2 * charged(8, self.kind), Role.OUTPUT)
         scratch = 0
         if not all(_is_single(node) for node in tangents):
             scratch = sum(map(self._loss_scratch, tangents))
@@ -216,7 +216,7 @@ class _Builder:
         tensor = tangent.meta["val"]
         copies = 3 if tensor.element_size() >= 4 else 5
         size = copies * tensor.numel() * max(4, tensor.element_size())
-        return -(-size // self.unit) * self.unit if tensor.device.type == self.device.type else 0
+        return charged(size, self.kind) if tensor.device.type == self.device.type else 0
 
     def _give(self, results: list[object], inputs: list[fx.Node], begun: int) -> None:
         reads = [begun]

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from lowtide import _compat
+from lowtide.allocator import charged
 from lowtide.compiled.code import Blank, Ledger, View, blank, carry_out
 from lowtide.compiled.partitioned import Partitioned, is_tangent
 
@@ -54,10 +55,10 @@ class Peaks:
 def peaks(graphs: Sequence[Written]) -> Peaks:
     """What the code of a step's graphs holds, forwards in order and backwards in reverse, outputs held to the end."""
     last = graphs[-1].parts
-    ledger = Ledger(last.unit)
+    ledger = Ledger(last.kind)
     kept = [_forward(graph, ledger) for graph in graphs]
     forward, where = ledger.peak, ledger.at
-    ledger.hold([_bytes(2 * max(8, last.unit))])  # The loss and its gradient.
+    ledger.hold([_bytes(charged(8, last.kind)) for _ in range(2)])  # The loss and its gradient.
     between = 0
     ledger.peak = 0
     for graph, saved in zip(reversed(graphs), reversed(kept), strict=True):
