@@ -34,6 +34,7 @@ from models.vit import VisionTransformer
 
 RESULTS = Path(__file__).parent / "results" / "compiled.jsonl"
 WORKLOADS = ("gpt2-12", "vit-large", "resnet50", "unet", "llama-16")
+TINY = ("tiny-vit", "tiny-unet")
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
 POINTS = 8  # budgets between the least and plain's peak; a tiny workload gets half of them, and a third of the shares
 STEPS = 10
@@ -207,7 +208,7 @@ def missing(name: str, there: list[dict[str, Any]]) -> Iterator[str]:
     least, plain = mine["lowtide 1000"].get("needed", 0), mine["plain"].get("peak", 0)
     points = POINTS // 2 if name.startswith("tiny") else POINTS
     grid = [least + (plain - least) * point // points for point in range(points + 1)]
-    peaks = [mine[peer]["peak"] for peer in peers if mine[peer].get("peak", 0) >= least]
+    peaks = [mine[peer]["peak"] for peer in peers if "peak" in mine[peer] and mine[peer]["peak"] >= least]
     yield from (case for case in (f"lowtide {bytes_}" for bytes_ in sorted({*grid, *peaks})) if case not in mine)
 
 
@@ -225,6 +226,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--case"]:
         print(json.dumps(measure(*sys.argv[2:4])))
     elif sys.argv[1:]:
+        if sys.argv[1] not in WORKLOADS + TINY:
+            sys.exit(f"{sys.argv[1]!r} is no workload; they are: {', '.join(WORKLOADS + TINY)}")
         run(sys.argv[1])
     else:
         next(name for name in (*WORKLOADS, None) if name is None or run(name))
