@@ -29,7 +29,6 @@ class Search:
     def __init__(self, step: Step, budget: int, tries: int) -> None:
         self.step, self.budget, self.left = step, budget, tries
         self.front = Front()
-        self.size: list[int] = step.program.arrays.bytes.tolist()
         self.movable: list[bool] = step.flags.movable.tolist()
         self.worth = step.program.arrays.ns[step.program.arrays.writer] / np.maximum(1, step.program.arrays.bytes)
 
