@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from lowtide import _compat
+from lowtide.capture.behind import made_from
 
 _WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 # What gives other numbers each time, by how the names of such functions begin.
@@ -41,7 +42,7 @@ class Decision:
 
 def decided(node: fx.Node) -> Decision | None:
     """What a branch on this node of the front end's graph comes to; None where only the step itself can tell."""
-    behind = _behind(node)
+    behind = made_from([node])
     order = [each for each in node.graph.nodes if each in behind]
     inputs = [each for each in order if each.op == "placeholder"]
     if len(inputs) > 1 or not all(map(_is_decidable, order)) or any(map(_writes, _made_of(order))):
@@ -58,18 +59,6 @@ def decided(node: fx.Node) -> Decision | None:
     if inputs and (argument is None or argument.device.type == "meta"):
         return None
     return Decision(decide(argument), _compat.source_of(inputs[0]) if inputs else None, decide)
-
-
-def _behind(node: fx.Node) -> set[fx.Node]:
-    """A node and all that it is made from."""
-    found: set[fx.Node] = set()
-    waiting = [node]
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting += each.all_input_nodes
-    return found
 
 
 def _made_of(nodes: Iterable[fx.Node]) -> set[fx.Node]:

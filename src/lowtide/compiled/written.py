@@ -12,13 +12,14 @@ import torch
 from torch import fx
 
 from lowtide import _compat
+from lowtide.capture.behind import made_from
 
 
 def protect(joint: fx.GraphModule, outputs: int) -> None:
     """Have every call of a joint graph read a copy of an input that the step writes to, if backward may need it."""
     graph = joint.graph
     results = list(graph.find_nodes(op="output")[0].args[0])
-    needed = _ancestors([node for node in results[outputs:] if isinstance(node, fx.Node)])
+    needed = made_from([node for node in results[outputs:] if isinstance(node, fx.Node)])
     for node in written(graph, outputs):
         readers = [user for user in node.users if user.op == "call_function" and not _writes_to(user, node)]
         if not any(user in needed for user in readers):
@@ -56,17 +57,6 @@ def _writes_to(user: fx.Node, node: fx.Node) -> bool:
             for argument, parameter in zip(user.args, target._schema.arguments, strict=False)
         )
     )
-
-
-def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting += node.all_input_nodes
-    return found
 
 
 def _after_inputs(graph: fx.Graph) -> None:
